@@ -1,0 +1,1 @@
+"""Contracts shared by every CacheRL package: data types, codec, config, metrics, errors."""

@@ -1,0 +1,274 @@
+"""RunConfig: everything that a run is made of, from YAML plus dotted overrides.
+
+Every key changes what the run does; an unknown key, a malformed value or two values that contradict each other is a
+`ConfigError` that names the field, before anything is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cacherl.errors import ConfigError
+from cacherl.replay_settings import ReplaySettings
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class RunSection(Section):
+    """What the run is called, where it writes and when it ends."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    seed: int = Field(0, ge=0)
+    dir: Path = Path("runs")
+    updates: int = Field(100, ge=0, description="optimizer steps after the warm start")
+    stop_at_success: float | None = Field(None, gt=0, le=1, description="end early once held-out success reaches this")
+    deadline_s: float = Field(86_400.0, gt=0, description="seconds after which the run ends as failed")
+
+
+class TinyModelSection(Section):
+    """A Qwen3 built on the spot, with a word-level tokenizer of the environment's vocabulary."""
+
+    layers: int = Field(3, ge=1)
+    hidden: int = Field(128, ge=16)
+    heads: int = Field(4, ge=1)
+    intermediate: int = Field(384, ge=16)
+
+    @model_validator(mode="after")
+    def _divisible(self) -> TinyModelSection:
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError(f"hidden {self.hidden} must be an even multiple of heads {self.heads}")
+        return self
+
+
+class ModelSection(Section):
+    """The policy's model: a Hugging Face folder, or a tiny one when path is null."""
+
+    path: Path | None = None
+    tiny: TinyModelSection = TinyModelSection()
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_length: int = Field(512, ge=16, description="tokens of one trajectory, prompt included")
+
+
+class EnvSection(Section):
+    """Tasks and tools."""
+
+    name: str = "research"
+    levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    action_format: Literal["cacherl"] = "cacherl"
+    transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
+    latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
+    max_turns: int = Field(16, ge=1)
+
+
+class RolloutSection(Section):
+    """How episodes are sampled."""
+
+    group_size: int = Field(8, ge=1, description="siblings of one task")
+    temperature: float = Field(1.0, gt=0)
+    max_new_tokens: int = Field(48, ge=1, description="sampled tokens of one turn")
+    episode_timeout_s: float = Field(120.0, gt=0, description="seconds in engine and tools; event-loop lag not counted")
+    max_retries: int = Field(2, ge=0, description="attempts to repeat a member that failed for infrastructure reasons")
+
+
+class ActorsSection(Section):
+    """The rollout actors: one vLLM engine each."""
+
+    count: int = Field(1, ge=1)
+    groups_in_flight: int = Field(8, ge=1, description="groups that one actor keeps running")
+    cpus_per_actor: float = Field(1.0, ge=0)
+    gpus_per_actor: int = Field(0, ge=0, description="also the engine's tensor-parallel size when > 1")
+    threads: int = Field(1, ge=1, description="CPU threads of one engine")
+    kv_cache_gib: float = Field(1.0, gt=0, description="KV cache of one engine on CPU, in GiB")
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    max_restarts: int = Field(3, ge=0, description="restarts of one actor before the run fails")
+    start_deadline_s: float = Field(600.0, gt=0)
+
+
+class RewardSection(Section):
+    """Weights of the reward's components, in reward units."""
+
+    success: float = Field(1.0, gt=0)
+    failure: float = 0.0
+    tool_use: float = Field(0.05, ge=0, description="a needed call with valid arguments, first time only")
+    tool_misuse: float = Field(-0.1, le=0, description="an irrelevant or invalid call")
+    step_penalty: float = Field(-0.02, le=0, description="every turn")
+
+
+class WarmStartSection(Section):
+    """Supervised training on demonstrations before the first update."""
+
+    updates: int = Field(0, ge=0)
+    batch_size: int = Field(32, ge=1, description="demonstrations per optimizer step")
+    lr: float = Field(1e-3, gt=0)
+    demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated")
+    sloppiness: float = Field(0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure")
+    cache_dir: Path = Path("~/.cache/cacherl")
+
+
+class AdvantageSection(Section):
+    """Group-relative advantages."""
+
+    normalize_std: bool = Field(True, description="divide by the group's standard deviation (GRPO), or only centre (Dr.GRPO)")
+    epsilon: float = Field(1e-6, gt=0)
+
+
+class LossSection(Section):
+    """The clipped policy-gradient loss."""
+
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)
+    aggregation: Literal["token", "sequence"] = "token"
+    entropy_coef: float = Field(0.0, ge=0)
+
+
+class KLSection(Section):
+    """KL to the reference policy (the warm-start model)."""
+
+    coef: float = Field(0.0, ge=0, description="weight of the k3 estimate in the loss; 0 keeps no reference model")
+
+
+class LearnerSection(Section):
+    """The DeepSpeed group."""
+
+    workers: int = Field(1, ge=1)
+    cpus_per_worker: float = Field(1.0, ge=0)
+    gpus_per_worker: int = Field(0, ge=0, le=1)
+    threads: int = Field(1, ge=1, description="CPU threads of one rank while actors run")
+    warm_start_threads: int | None = Field(None, ge=1, description="CPU threads of one rank before they run; null: all cores shared")
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
+    epochs: int = Field(1, ge=1, description="passes over one sampled batch")
+    micro_batch_tokens: int = Field(16_384, ge=16, description="tokens of one forward pass of one rank, padding included")
+    lr: float = Field(1e-4, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    start_deadline_s: float = Field(600.0, gt=0)
+    update_deadline_s: float = Field(1800.0, gt=0)
+    save_every: int | None = Field(None, ge=1, description="updates between saved Hugging Face folders; the last is always saved")
+
+
+class WeightsSection(Section):
+    """How new weights reach the engines."""
+
+    transport: Literal["auto", "shared_memory"] = "auto"
+    publish_every: int = Field(1, ge=1, description="optimizer steps between publishes")
+    deadline_s: float = Field(120.0, gt=0, description="for every engine to acknowledge a version")
+
+
+class EvalSection(Section):
+    """Greedy evaluation on held-out tasks."""
+
+    tasks: int = Field(200, ge=1)
+    every: int = Field(10, ge=1, description="updates between evaluations; also at the start and the end")
+    deadline_s: float = Field(600.0, gt=0)
+
+
+class MetricsSection(Section):
+    """Where metrics go besides the console."""
+
+    jsonl: bool = True
+    tensorboard: bool = True
+    ray: bool = Field(True, description="export through ray.util.metrics")
+
+
+class RayClusterSection(Section):
+    """Which Ray cluster to run on."""
+
+    address: str | None = Field(None, description="null: the job's cluster, else a local one started with the run")
+    dashboard: bool = True
+
+
+class RunConfig(Section):
+    """The whole tree. Load it with `load_config`."""
+
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    env: EnvSection = EnvSection()
+    rollout: RolloutSection = RolloutSection()
+    actors: ActorsSection = ActorsSection()
+    reward: RewardSection = RewardSection()
+    replay: ReplaySettings = ReplaySettings()
+    warm_start: WarmStartSection = WarmStartSection()
+    advantage: AdvantageSection = AdvantageSection()
+    loss: LossSection = LossSection()
+    kl: KLSection = KLSection()
+    learner: LearnerSection = LearnerSection()
+    weights: WeightsSection = WeightsSection()
+    eval: EvalSection = EvalSection()
+    metrics: MetricsSection = MetricsSection()
+    ray: RayClusterSection = RayClusterSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        group, batch, workers = self.rollout.group_size, self.learner.batch_size, self.learner.workers
+        if batch % group:
+            raise ValueError(f"learner.batch_size {batch} must be a multiple of rollout.group_size {group}")
+        if batch < workers:
+            raise ValueError(f"learner.batch_size {batch} must be at least learner.workers {workers}")
+        if self.replay.capacity < batch:
+            raise ValueError(f"replay.capacity {self.replay.capacity} must be at least learner.batch_size {batch}")
+        if self.learner.micro_batch_tokens < self.model.max_length:
+            raise ValueError(
+                f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
+                f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
+            )
+        spread = self.reward.success - self.reward.failure
+        if spread <= 0:
+            raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of everything that the run writes."""
+        return self.run.dir / self.run.name
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file (or the defaults when None) and apply overrides such as 'learner.lr=1e-4'.
+
+    Raises:
+        ConfigError: unreadable file, unknown key, malformed or inconsistent value; names each field.
+    """
+    try:
+        tree = OmegaConf.load(path) if path is not None else OmegaConf.create({})
+        for override in overrides:
+            if "=" not in override:
+                raise ConfigError(f"override {override!r} must have the form section.key=value")
+        merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+        raw = OmegaConf.to_container(merged, resolve=True)
+    except FileNotFoundError:
+        raise ConfigError(f"no config file at {path}") from None
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(f"{path or 'overrides'}: {error}") from error
+    return parse_config(raw)
+
+
+def parse_config(raw: Any) -> RunConfig:
+    """Validate a plain tree of mappings.
+
+    Raises:
+        ConfigError: names each offending field, its value and what is allowed.
+    """
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
+
+
+def _explain(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"]) or "config"
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{field}: unknown key; see `cacherl config` for all keys"
+    value = problem["input"]
+    shown = "" if isinstance(value, dict | BaseModel) else f" (got {value!r})"
+    return f"{field}: {problem['msg'].removeprefix('Value error, ')}{shown}"

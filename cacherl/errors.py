@@ -1,0 +1,52 @@
+"""Error types, one per boundary.
+
+Misconfiguration is a plain ``ValueError`` (``ConfigError``) raised before anything is loaded. A bad rollout
+is data (a recorded `Status`), never one of these.
+"""
+
+from __future__ import annotations
+
+
+class CacheRLError(Exception):
+    """Base of every error that CacheRL raises on purpose."""
+
+
+class ConfigError(CacheRLError, ValueError):
+    """A setting is unknown, malformed or inconsistent; the message names the field, the value and what to do."""
+
+
+class CodecError(CacheRLError):
+    """A payload is truncated, oversized, foreign or of an unknown schema; nothing was decoded."""
+
+
+class ReplayError(CacheRLError):
+    """The replay service refused an operation or could not be reached within its retries."""
+
+
+class EngineError(CacheRLError):
+    """The inference engine failed or did not answer."""
+
+
+class EnvironmentFault(CacheRLError):
+    """An environment broke its contract (not: a tool call failed, which is an observation)."""
+
+
+class LearnerError(CacheRLError):
+    """The learner could not make or publish an update."""
+
+
+class DeadlineExceeded(CacheRLError, TimeoutError):
+    """A wait ended at its deadline.
+
+    Args:
+        waited_for: what did not happen, as a noun phrase ('engine actor-1 to acknowledge version 7').
+        seconds: the deadline, in seconds.
+    """
+
+    def __init__(self, waited_for: str, seconds: float) -> None:
+        super().__init__(f"gave up after {seconds:g} s waiting for {waited_for}")
+        self.waited_for = waited_for
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[DeadlineExceeded], tuple[str, float]]:
+        return type(self), (self.waited_for, self.seconds)

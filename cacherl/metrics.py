@@ -1,0 +1,203 @@
+"""Metric names with units and reductions, and the sinks they are written to.
+
+A metric is declared once, in `METRICS` or with `declare`; recording an undeclared name is an error, so that every
+number a user sees has a unit and a sentence that says what it means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TextIO
+
+Reduction = Literal["mean", "sum", "max", "min", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A declared metric. A name that ends in '/*' declares a family ('reward/*': one per component)."""
+
+    name: str
+    unit: str
+    help: str
+    reduction: Reduction = "mean"
+
+
+class MetricSink(Protocol):
+    """Somewhere metrics go."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Record `values` at optimizer step `step`."""
+
+    def close(self) -> None:
+        """Flush and release."""
+
+
+_DECLARED: dict[str, Metric] = {}
+
+
+def declare(metrics: Iterable[Metric]) -> None:
+    """Register metrics.
+
+    Raises:
+        ValueError: a name is already declared differently.
+    """
+    for metric in metrics:
+        known = _DECLARED.setdefault(metric.name, metric)
+        if known != metric:
+            raise ValueError(f"metric {metric.name!r} is declared twice: {known} and {metric}")
+
+
+def lookup(name: str) -> Metric:
+    """The declaration behind `name`, by itself or by its family.
+
+    Raises:
+        KeyError: nothing declares it.
+    """
+    if name in _DECLARED:
+        return _DECLARED[name]
+    parts = name.split("/")
+    for cut in range(len(parts) - 1, 0, -1):
+        family = "/".join(parts[:cut]) + "/*"
+        if family in _DECLARED:
+            return _DECLARED[family]
+    raise KeyError(f"metric {name!r} is not declared in cacherl/metrics.py")
+
+
+def reduce(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Merge several records into one by each metric's reduction; non-finite values are kept, so that they show."""
+    columns: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.items():
+            columns.setdefault(name, []).append(float(value))
+    return {name: _REDUCERS[lookup(name).reduction](values) for name, values in columns.items()}
+
+
+_REDUCERS = {
+    "mean": lambda values: math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan,
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "last": lambda values: values[-1],
+}
+
+
+class JsonlSink:
+    """One JSON object a line: {"step": int, "time": unix seconds, name: value, ...}; non-finite values become null."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        clean = {name: (value if math.isfinite(value) else None) for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, **clean}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoardSink:
+    """Scalars under the metric's own name, for `tensorboard --logdir`."""
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MetricWriter:
+    """Checks names and fans records out to sinks; a context manager."""
+
+    def __init__(self, sinks: Iterable[MetricSink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Record `values` at `step`.
+
+        Raises:
+            KeyError: a name is not declared.
+        """
+        for name in values:
+            lookup(name)
+        for sink in self._sinks:
+            sink.write(step, values)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> MetricWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _metrics(rows: str) -> list[Metric]:
+    """Parse the table below: name | unit | reduction | help."""
+    cells = ([cell.strip() for cell in row.split("|")] for row in rows.strip().splitlines())
+    return [Metric(name=name, unit=unit, reduction=reduction, help=text) for name, unit, reduction, text in cells]  # type: ignore[arg-type]
+
+
+declare(
+    _metrics("""
+    time/elapsed               | s             | last | wall-clock since the run began
+    time/sample                | s             | mean | learner waiting for a batch from the replay service
+    time/update                | s             | mean | one optimizer step, collation included
+    time/publish               | s             | mean | gathering weights until every engine acknowledged them
+    eval/success               | fraction      | last | greedy success on held-out tasks
+    eval/success/*             | fraction      | last | the same, per level
+    eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
+    eval/length                | tokens        | last | sampled tokens per held-out episode
+    rollout/success            | fraction      | mean | raw outcome of training episodes
+    rollout/return             | reward        | mean | total reward of training episodes
+    rollout/turns              | turns         | mean | turns per episode
+    rollout/sampled_tokens     | tokens        | mean | sampled tokens per episode
+    rollout/truncated          | fraction      | mean | episodes ended by a limit
+    rollout/failed             | episodes      | sum  | episodes lost to infrastructure
+    rollout/tool_errors        | calls/episode | mean | failed tool calls per episode
+    rollout/episodes           | episodes      | last | finished so far
+    rollout/tool_calls         | calls         | last | tool calls made so far
+    rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    replay/groups              | groups        | last | groups in the pool
+    replay/trajectories        | trajectories  | last | trajectories in the pool
+    replay/bytes               | bytes         | last | payload bytes in the pool
+    replay/inserted            | trajectories  | last | trajectories accepted so far
+    replay/sampled             | trajectories  | last | trajectories handed to the learner so far
+    replay/zero_variance       | groups        | last | groups without a gradient so far, never sampled
+    replay/evicted             | groups        | last | groups evicted so far
+    replay/staleness           | versions      | mean | learner version minus sampled version, over the batch
+    replay/uses                | uses          | mean | earlier uses of the batch's groups
+    replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
+    learner/loss               | loss          | mean | the loss that was minimised
+    learner/policy_loss        | loss          | mean | its clipped policy-gradient part
+    learner/kl                 | nats/token    | mean | k3 estimate of KL to the reference policy
+    learner/entropy            | nats/token    | mean | mean policy entropy on sampled tokens
+    learner/grad_norm          | norm          | mean | global gradient norm before clipping
+    learner/clip_fraction      | fraction      | mean | sampled tokens whose ratio was clipped
+    learner/ratio_mean         | ratio         | mean | mean of policy over behaviour probability
+    learner/ratio_max          | ratio         | max  | largest ratio
+    learner/ess                | fraction      | mean | effective sample size over number of trajectories
+    learner/mismatch_kl        | nats/token    | mean | k3 between engine and learner log-probabilities before the step
+    learner/lr                 | 1             | last | learning rate
+    learner/tokens             | tokens        | sum  | tokens trained on
+    learner/useful_tokens      | fraction      | mean | tokens that are not padding
+    learner/version            | versions      | last | optimizer steps since the warm start
+    learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
+    warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
+    """)
+)
