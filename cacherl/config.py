@@ -88,7 +88,7 @@ class ActorsSection(Section):
     cpus_per_actor: float = Field(1.0, ge=0)
     gpus_per_actor: int = Field(0, ge=0, description="also the engine's tensor-parallel size when > 1")
     threads: int = Field(1, ge=1, description="CPU threads of one engine")
-    kv_cache_gib: float = Field(1.0, gt=0, description="KV cache of one engine on CPU, in GiB")
+    kv_cache_gib: int = Field(1, ge=1, description="KV cache of one engine on CPU, in GiB")
     gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
     max_restarts: int = Field(3, ge=0, description="restarts of one actor before the run fails")
     start_deadline_s: float = Field(600.0, gt=0)
@@ -111,7 +111,9 @@ class WarmStartSection(Section):
     batch_size: int = Field(32, ge=1, description="demonstrations per optimizer step")
     lr: float = Field(1e-3, gt=0)
     demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated")
-    sloppiness: float = Field(0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure")
+    sloppiness: float = Field(
+        0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure"
+    )
     cache_dir: Path = Path("~/.cache/cacherl")
 
 
@@ -144,7 +146,9 @@ class LearnerSection(Section):
     cpus_per_worker: float = Field(1.0, ge=0)
     gpus_per_worker: int = Field(0, ge=0, le=1)
     threads: int = Field(1, ge=1, description="CPU threads of one rank while actors run")
-    warm_start_threads: int | None = Field(None, ge=1, description="CPU threads of one rank before they run; null: all cores shared")
+    warm_start_threads: int | None = Field(
+        None, ge=1, description="CPU threads of one rank before they run; null: all cores shared"
+    )
     zero_stage: Literal[0, 1, 2, 3] = 0
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")
@@ -154,7 +158,9 @@ class LearnerSection(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     start_deadline_s: float = Field(600.0, gt=0)
     update_deadline_s: float = Field(1800.0, gt=0)
-    save_every: int | None = Field(None, ge=1, description="updates between saved Hugging Face folders; the last is always saved")
+    save_every: int | None = Field(
+        None, ge=1, description="updates between saved Hugging Face folders; the last is always saved"
+    )
 
 
 class WeightsSection(Section):

@@ -27,6 +27,10 @@ class EngineError(CacheRLError):
     """The inference engine failed or did not answer."""
 
 
+class EngineDied(EngineError):
+    """The engine's processes have ended; its actor must be replaced."""
+
+
 class EnvironmentFault(CacheRLError):
     """An environment broke its contract (not: a tool call failed, which is an observation)."""
 

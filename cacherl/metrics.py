@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
@@ -76,7 +76,7 @@ def reduce(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: _REDUCERS[lookup(name).reduction](values) for name, values in columns.items()}
 
 
-_REDUCERS = {
+_REDUCERS: dict[Reduction, Callable[[list[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan,
     "sum": sum,
     "max": max,

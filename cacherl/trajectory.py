@@ -73,8 +73,8 @@ class ToolCall:
 class Status:
     """How an episode ended.
 
-    kind 'terminated': the environment ended it; 'truncated': a limit did (reason says which: 'turns', 'tokens',
-    'context', 'timeout'); 'error': infrastructure did (reason is the kind of failure), and the trajectory must not be trained on.
+    kind 'terminated': the environment ended it; 'truncated': a limit did (reason says which: 'turns', 'tokens', 'context',
+    'timeout'); 'error': infrastructure did (reason is the kind of failure), and the trajectory must not be trained on.
     """
 
     kind: StatusKind
@@ -182,9 +182,7 @@ class Trajectory:
         if (self.rollout_logprobs[~self.loss_mask] != 0).any():
             raise ValueError(f"trajectory {self.trajectory_id}: rollout_logprobs must be 0 where loss_mask is false")
         if ((self.policy_versions == NO_VERSION) == self.loss_mask).any():
-            raise ValueError(
-                f"trajectory {self.trajectory_id}: policy_versions must be set exactly where loss_mask is true"
-            )
+            raise ValueError(f"trajectory {self.trajectory_id}: policy_versions must be set exactly where loss_mask is true")
 
     def _check_spans(self, length: int) -> None:
         sampled = np.zeros(length, dtype=np.bool_)

@@ -1,0 +1,80 @@
+"""Chat: messages -> token ids, turn by turn, without ever tokenising a token twice.
+
+The first prompt is rendered whole by the model's chat template. Everything after a completion is rendered as the *difference*
+that tool messages make behind a fixed assistant turn, so the tokens already in the trajectory stay untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cacherl.errors import ConfigError
+from cacherl.trajectory import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
+
+
+class Chat:
+    """Token view of a conversation for one tokenizer.
+
+    Args:
+        tokenizer: with a chat template and an end-of-turn token (`eos_token`).
+
+    Raises:
+        ConfigError: no chat template, no eos token, or a template that rewrites earlier turns when tool results follow.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError("model.path: its tokenizer has no chat template; use an instruct model or add one")
+        if tokenizer.eos_token_id is None:
+            raise ConfigError("model.path: its tokenizer has no eos_token, so the end of a turn could not be sampled")
+        self._tokenizer = tokenizer
+        self.end_of_turn: int = int(tokenizer.eos_token_id)
+        base = self._render(_PROBE, generation_prompt=False)
+        end = str(tokenizer.eos_token)
+        if end not in base:
+            raise ConfigError(f"model.path: its chat template does not close an assistant turn with eos_token {end!r}")
+        self._base = base[: base.rindex(end) + len(end)]
+        self.observation_ids([Message(role="tool", content="a")])
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+        """Token ids of the first prompt, generation prompt included."""
+        return self._encode(self._render([_plain(m) for m in messages], generation_prompt=True, tools=tools))
+
+    def observation_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids that follow a completion (whose last token is the end of turn) before the next one."""
+        text = self._render([*_PROBE, *map(_plain, messages)], generation_prompt=True)
+        if not text.startswith(self._base):
+            raise ConfigError("model.path: its chat template rewrites earlier turns, so token-in, token-out is impossible")
+        return self._encode(text[len(self._base) :])
+
+    def completion_ids(self, text: str) -> list[int]:
+        """Token ids of an assistant turn that a scripted agent wrote, end of turn included."""
+        return [*self._encode(text), self.end_of_turn]
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """A completion as text, without its end of turn."""
+        ids = token_ids[:-1] if len(token_ids) and token_ids[-1] == self.end_of_turn else token_ids
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _render(
+        self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool, tools: Sequence[dict[str, Any]] | None = None
+    ) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=generation_prompt
+            )
+        )
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    return fields if message.name is None else {**fields, "name": message.name}

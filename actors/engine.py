@@ -1,0 +1,198 @@
+"""Engine: vLLM's AsyncLLM behind a token-in, token-out interface. Together with the weight loader the only vLLM import."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actors.policy import Completion, FinishReason, Sampling
+from actors.weights import BACKEND, SharedMemoryUpdate
+from cacherl.errors import DeadlineExceeded, EngineDied, EngineError
+from cacherl.policy import FIRST_VERSION, WeightManifest
+from cacherl.trajectory import Source
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What one engine is started with.
+
+    Attributes:
+        model: Hugging Face folder.
+        dtype: 'float32', 'bfloat16' or 'auto' (float32 on CPU, the model's own on GPU).
+        max_length: tokens of one sequence.
+        max_sequences: sequences scheduled at once.
+        end_of_turn: token id that ends a completion.
+        tensor_parallel: GPUs of the engine; 1 on CPU.
+        gpu_memory_utilization: share of GPU memory; not used on CPU.
+        seed: of the engine; each request carries its own as well.
+    """
+
+    model: Path
+    dtype: str
+    max_length: int
+    max_sequences: int
+    end_of_turn: int
+    tensor_parallel: int
+    gpu_memory_utilization: float
+    seed: int
+
+
+def engine_environment(*, threads: int, kv_cache_gib: int, gpus: int) -> dict[str, str]:
+    """Environment variables that must be set before the process of an engine imports vLLM."""
+    common = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
+    if gpus:
+        return common
+    return common | {
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+    }
+
+
+class Engine:
+    """A running engine; a `Policy` whose tokens carry the version of the weights that sampled them."""
+
+    def __init__(self, llm: AsyncLLM, settings: EngineSettings) -> None:
+        self._llm = llm
+        self._settings = settings
+        self._ids = itertools.count()
+        self._version: int | None = None
+
+    @classmethod
+    async def start(cls, settings: EngineSettings) -> Engine:
+        """Load the model and answer one warm-up request.
+
+        Raises:
+            EngineError: vLLM refused the model or the settings.
+        """
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        try:
+            args = AsyncEngineArgs(**_engine_args(settings))
+            engine = cls(AsyncLLM.from_engine_args(args), settings)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise EngineError(f"vLLM could not start on {settings.model}: {error}") from error
+        await engine._llm.update_weight_version(str(FIRST_VERSION))
+        await engine.complete([settings.end_of_turn], Sampling(temperature=1.0, max_new_tokens=2), seed=0)
+        return engine
+
+    @property
+    def source(self) -> Source:
+        return "policy"
+
+    @property
+    def dead(self) -> bool:
+        """Its processes have ended; no call will be answered any more."""
+        return bool(self._llm.errored)
+
+    @property
+    def version(self) -> int | None:
+        """Version of the loaded weights; None before the first `load_weights`."""
+        return self._version
+
+    async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
+        """Sample one turn after `prefix` (see `Policy`)."""
+        from vllm.exceptions import VLLMServerError
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(
+            temperature=0.0 if sampling.greedy else sampling.temperature,
+            max_tokens=sampling.max_new_tokens,
+            stop_token_ids=[self._settings.end_of_turn],
+            logprobs=0,
+            seed=seed,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        request = self._llm.generate({"prompt_token_ids": list(prefix)}, params, request_id=f"{os.getpid()}-{next(self._ids)}")
+        try:
+            output = [item async for item in request][-1].outputs[0]
+        except (RuntimeError, ValueError, IndexError, VLLMServerError) as error:
+            raise EngineError(f"no completion for a prefix of {len(prefix)} tokens: {error}") from error
+        return _completion(output)
+
+    async def load_weights(self, manifest: WeightManifest, path: str, *, deadline_s: float) -> None:
+        """Swap the weights in flight: freeze running requests, load, go on. Cached prefixes are dropped.
+
+        Raises:
+            DeadlineExceeded: not done after `deadline_s` seconds.
+            EngineDied: it ended meanwhile.
+            EngineError: the engine refused the weights.
+        """
+        from vllm.exceptions import VLLMServerError
+
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._swap(manifest, path)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the engine to load weights of version {manifest.version}", deadline_s) from None
+        except (RuntimeError, ValueError, VLLMServerError) as error:
+            kind = EngineDied if self.dead else EngineError
+            raise kind(f"weights of version {manifest.version} were refused: {error}") from error
+        self._version = manifest.version
+
+    async def _swap(self, manifest: WeightManifest, path: str) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        update = {"update": SharedMemoryUpdate.of(manifest, path).as_dict()}
+        await self._llm.pause_generation(mode="keep", clear_cache=True)
+        try:
+            await self._llm.start_weight_update()
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=update))
+            await self._llm.finish_weight_update(weight_version=str(manifest.version))
+        finally:
+            await self._llm.resume_generation()
+
+    def close(self) -> None:
+        """Stop the engine's processes."""
+        self._llm.shutdown()
+
+
+def _engine_args(settings: EngineSettings) -> dict[str, Any]:
+    return {
+        "model": str(settings.model),
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_length,
+        "max_num_seqs": settings.max_sequences,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "skip_tokenizer_init": True,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        "weight_transfer_config": {"backend": BACKEND},
+        "seed": settings.seed,
+    }
+
+
+def _completion(output: Any) -> Completion:
+    """vLLM's `CompletionOutput` as ours."""
+    ids = np.array(output.token_ids, dtype=np.int32)
+    logprobs = np.array(
+        [position[token].logprob for position, token in zip(output.logprobs, output.token_ids, strict=True)], dtype=np.float32
+    )
+    versions = np.zeros(len(ids), dtype=np.int32)
+    for span in output.weight_versions or ():
+        versions[span.start : span.end] = int(span.version)
+    reason: FinishReason = output.finish_reason if output.finish_reason in ("stop", "length") else "abort"
+    return Completion(token_ids=ids, logprobs=np.minimum(logprobs, 0.0), versions=versions, finish_reason=reason)

@@ -1,0 +1,80 @@
+"""Policy: whatever answers a token prefix with a completion. The engine is one; scripted agents are others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from cacherl.trajectory import Float32Array, Int32Array, Source
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to sample: `temperature` > 0, `max_new_tokens` per turn, `greedy` takes the likeliest token instead."""
+
+    temperature: float
+    max_new_tokens: int
+    greedy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """n sampled tokens, end of turn included.
+
+    Attributes:
+        token_ids: int32 [n].
+        logprobs: float32 [n], under the sampled distribution.
+        versions: int32 [n], weights that sampled each token.
+        finish_reason: 'stop' (end of turn), 'length' (limit) or 'abort'.
+    """
+
+    token_ids: Int32Array
+    logprobs: Float32Array
+    versions: Int32Array
+    finish_reason: FinishReason
+
+
+class Policy(Protocol):
+    """Answers prefixes of one or many episodes at once."""
+
+    @property
+    def source(self) -> Source:
+        """Who acts."""
+
+    async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
+        """Sample one turn after `prefix`; `seed` fixes the draw.
+
+        Raises:
+            EngineError: no completion could be made.
+        """
+
+
+class ScriptedPolicy:
+    """An agent without a model, as a policy of one episode.
+
+    Args:
+        act: the next assistant turn's text.
+        encode: text -> token ids, end of turn included.
+        source: recorded in the trajectory.
+    """
+
+    def __init__(self, act: Callable[[], str], encode: Callable[[str], list[int]], *, source: Source) -> None:
+        self._act = act
+        self._encode = encode
+        self._source = source
+
+    @property
+    def source(self) -> Source:
+        return self._source
+
+    async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
+        """The agent's turn; its log-probabilities are 0 because no model sampled it."""
+        del prefix, sampling, seed
+        ids = np.array(self._encode(self._act()), dtype=np.int32)
+        zeros = np.zeros(len(ids), dtype=np.float32)
+        return Completion(token_ids=ids, logprobs=zeros, versions=np.zeros(len(ids), dtype=np.int32), finish_reason="stop")

@@ -1,0 +1,89 @@
+"""EpisodeSummary and GroupReport: what an actor tells the driver about finished episodes; the tokens go to the replay service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from cacherl.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSummary:
+    """One episode in numbers.
+
+    Attributes:
+        outcome: raw verdict in [0, 1]; total_reward and reward_parts: as in `Trajectory`.
+        turns, sampled_tokens, tool_calls, tool_errors: counts.
+        end: 'terminated', or the reason of the truncation.
+    """
+
+    level: int
+    outcome: float
+    total_reward: float
+    reward_parts: Mapping[str, float]
+    turns: int
+    sampled_tokens: int
+    tool_calls: int
+    tool_errors: int
+    end: str
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> EpisodeSummary:
+        calls = [call for turn in trajectory.turns for call in turn.calls]
+        return cls(
+            level=trajectory.level,
+            outcome=trajectory.outcome,
+            total_reward=trajectory.total_reward,
+            reward_parts=trajectory.reward_parts,
+            turns=len(trajectory.turns),
+            sampled_tokens=trajectory.num_sampled,
+            tool_calls=len(calls),
+            tool_errors=sum(not call.ok for call in calls),
+            end=trajectory.status.reason or trajectory.status.kind,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """What became of one dispatched group.
+
+    Attributes:
+        actor: name of the actor that played it.
+        push: the replay service's answer ('ok', 'dup', 'stale'), or 'failed' when too few members finished.
+        errors: why members failed, one message each.
+    """
+
+    group_id: str
+    actor: str
+    push: str
+    episodes: tuple[EpisodeSummary, ...]
+    errors: tuple[str, ...] = ()
+
+
+def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
+    """Means over the episodes of `reports`; empty without episodes."""
+    episodes = [episode for report in reports for episode in report.episodes]
+    if not episodes:
+        return {}
+    parts = {name for episode in episodes for name in episode.reward_parts}
+    return {
+        "rollout/success": fmean(e.outcome for e in episodes),
+        "rollout/return": fmean(e.total_reward for e in episodes),
+        "rollout/turns": fmean(e.turns for e in episodes),
+        "rollout/sampled_tokens": fmean(e.sampled_tokens for e in episodes),
+        "rollout/tool_errors": fmean(e.tool_errors for e in episodes),
+        "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
+        "rollout/failed": float(sum(len(report.errors) for report in reports)),
+    } | {f"reward/{name}": fmean(e.reward_parts.get(name, 0.0) for e in episodes) for name in sorted(parts)}
+
+
+def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
+    """Held-out success, overall and per level, with tool errors and length per episode."""
+    levels = sorted({episode.level for episode in episodes})
+    return {
+        "eval/success": fmean(e.outcome for e in episodes),
+        "eval/tool_errors": fmean(e.tool_errors for e in episodes),
+        "eval/length": fmean(e.sampled_tokens for e in episodes),
+    } | {f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels}

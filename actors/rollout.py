@@ -1,0 +1,124 @@
+"""Groups: the siblings of one task played side by side, failures retried and left out, nothing about Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from actors.chat import Chat
+from actors.episode import Episode, EpisodeLimits, Member, Scorer
+from actors.policy import Policy, Sampling
+from cacherl.errors import CacheRLError
+from cacherl.trajectory import Trajectory, TrajectoryGroup
+from envs.base import Task, ToolEnv
+
+logger = logging.getLogger(__name__)
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed in [0, 2^31) that depends on all `parts` and on nothing else, the same in every process."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """A group to play: its id fixes, together with the task, every seed inside it."""
+
+    group_id: str
+    task: Task
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedGroup:
+    """What became of a group.
+
+    Attributes:
+        group: the members that finished; None when fewer than two did (or none of a group of one): no baseline is left.
+        errors: why the others failed, one message each.
+    """
+
+    group: TrajectoryGroup | None
+    errors: tuple[str, ...]
+
+
+class Rollout:
+    """Plays groups and single episodes with one policy.
+
+    Args:
+        make_env: a fresh environment for one episode.
+        max_retries: further attempts for a member that infrastructure failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        make_env: Callable[[], ToolEnv],
+        chat: Chat,
+        scorer: Scorer,
+        sampling: Sampling,
+        limits: EpisodeLimits,
+        max_retries: int,
+    ) -> None:
+        self._policy = policy
+        self._make_env = make_env
+        self._chat = chat
+        self._scorer = scorer
+        self._sampling = sampling
+        self._limits = limits
+        self._max_retries = max_retries
+
+    async def group(self, request: GroupRequest) -> PlayedGroup:
+        """Play all members of `request` at once. Failed ones are left out, and never enter the group's baseline."""
+        members = [
+            Member(
+                task=request.task,
+                trajectory_id=f"{request.group_id}:{index}",
+                rollout_seed=derive_seed(request.group_id, index),
+            )
+            for index in range(request.size)
+        ]
+        played = await asyncio.gather(*map(self._attempt, members))
+        finished = tuple(result for result in played if isinstance(result, Trajectory))
+        errors = tuple(str(result) for result in played if isinstance(result, CacheRLError))
+        if len(finished) < min(2, request.size):
+            return PlayedGroup(group=None, errors=errors)
+        group = TrajectoryGroup(
+            group_id=request.group_id,
+            task_id=request.task.task_id,
+            trajectories=finished,
+            num_failed=len(errors),
+            created_at=time.time(),
+        )
+        return PlayedGroup(group=group, errors=errors)
+
+    async def each(self, tasks: Sequence[Task], *, label: str) -> list[Trajectory | CacheRLError]:
+        """Play one episode of each task, in order; the last error where infrastructure failed every attempt."""
+        members = [
+            Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(label, task.task_id))
+            for task in tasks
+        ]
+        return list(await asyncio.gather(*map(self._attempt, members)))
+
+    async def _attempt(self, member: Member) -> Trajectory | CacheRLError:
+        failure: CacheRLError | None = None
+        for attempt in range(self._max_retries + 1):
+            env = self._make_env()
+            episode = Episode(
+                policy=self._policy, env=env, chat=self._chat, scorer=self._scorer, sampling=self._sampling, limits=self._limits
+            )
+            try:
+                return await episode.play(member)
+            except CacheRLError as error:
+                failure = error
+                logger.warning("attempt %d of %s failed: %s", attempt + 1, member.trajectory_id, error)
+            finally:
+                await env.close()
+        assert failure is not None
+        return failure

@@ -1,0 +1,80 @@
+"""A small Qwen3 with a word-level tokenizer, built on the spot: a policy for machines without a download.
+
+The tokenizer splits text into alternating runs of word and non-word characters (and the action tags), one token each, and
+decodes by plain concatenation, so that decode(encode(text)) == text for every text made of known runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from cacherl.config import TinyModelSection
+
+PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
+ROLES = ("system", "user", "assistant", "tool")
+ACTION_TAGS = ("[TOOL_CALL]", "[/TOOL_CALL]")
+_RUNS = r"\w+|[^\w]+"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def split_runs(text: str) -> list[str]:
+    """The tokens of `text`: action tags whole, else alternating word and non-word runs."""
+    tags = "|".join(map(re.escape, ACTION_TAGS))
+    return [run for part in re.split(f"({tags})", text) for run in ([part] if part in ACTION_TAGS else re.findall(_RUNS, part))]
+
+
+def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+    """Word-level tokenizer that knows exactly the runs of `texts`."""
+    special = [PAD, END, UNKNOWN, *(f"<|{role}|>" for role in ROLES)]
+    runs = sorted({run for text in texts for run in split_runs(text)} - set(ACTION_TAGS))
+    vocabulary = {token: index for index, token in enumerate([*special, *ACTION_TAGS, *runs])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_RUNS), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in ACTION_TAGS])
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def build_tiny_model(directory: Path, texts: Iterable[str], size: TinyModelSection, *, max_length: int, seed: int) -> None:
+    """Write an ordinary Hugging Face folder: randomly initialised (from `seed`) model in float32 and tokenizer."""
+    tokenizer = build_tokenizer(texts, max_length)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads,
+        head_dim=size.hidden // size.heads,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
