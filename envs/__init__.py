@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Tasks, tools and simulators: what a language-model agent acts in."""

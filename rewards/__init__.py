@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Reward components and the composer that adds them up."""

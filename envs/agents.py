@@ -1,0 +1,130 @@
+"""Agents that run any environment without a model: oracle, sloppy teacher, random, scripted.
+
+An agent is a pure function of its seed, the task and the history, so one instance may serve any number of episodes, and
+episodes replay exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cacherl.trajectory import Message
+from envs.answer import render_answer
+from envs.base import PlannedCall, Solution, Task, TaskSource, ToolSpec
+from envs.noise import uniform
+from envs.observation import is_error
+
+
+class Agent(Protocol):
+    """Acts in place of a model."""
+
+    def act(self, task: Task, history: Sequence[Message]) -> str:
+        """The text of the next assistant turn, after `history`: the assistant and tool messages so far, prompt excluded."""
+
+
+class OracleAgent:
+    """Follows the source's own solution, one call a turn, and repeats a call that failed."""
+
+    def __init__(self, source: TaskSource) -> None:
+        self._source = source
+
+    def act(self, task: Task, history: Sequence[Message]) -> str:
+        solution = self._source.solution(task)
+        done = _succeeded(history)
+        if done == len(solution.steps):
+            return render_answer(solution.answer)
+        return self._source.format.render([solution.steps[done].call])
+
+
+class TeacherAgent:
+    """An oracle that is careless: what demonstrations are made of.
+
+    With probability `sloppiness` it answers an intermediate value as soon as it has one, at every hop, or gives up after a
+    failed call and answers what it has at hand.
+
+    Args:
+        sloppiness: in [0, 1); 0 acts as the oracle.
+        seed: fixes the choices; give every demonstration its own.
+    """
+
+    def __init__(self, source: TaskSource, *, sloppiness: float, seed: int) -> None:
+        if not 0 <= sloppiness < 1:
+            raise ValueError(f"sloppiness must lie in [0, 1), got {sloppiness}")
+        self._source = source
+        self._oracle = OracleAgent(source)
+        self._sloppiness = sloppiness
+        self._seed = seed
+
+    def act(self, task: Task, history: Sequence[Message]) -> str:
+        solution = self._source.solution(task)
+        done = _succeeded(history)
+        failed = bool(history) and is_error(history[-1])
+        may_stop = failed or (0 < done < len(solution.steps) and solution.steps[done - 1].partial_answer is not None)
+        if may_stop and uniform("teacher", self._seed, task.task_id, len(history)) < self._sloppiness:
+            return render_answer(_at_hand(solution, done))
+        return self._oracle.act(task, history)
+
+
+class RandomAgent:
+    """Makes random calls, valid and invalid, with words that it has seen, and answers one of them in the end."""
+
+    def __init__(self, source: TaskSource, *, seed: int) -> None:
+        self._source = source
+        self._seed = seed
+
+    def act(self, task: Task, history: Sequence[Message]) -> str:
+        rng = random.Random(f"{self._seed} {task.task_id} {len(history)}")
+        words = sorted({word for message in (*task.messages, *history) for word in re.findall(r"\w+", message.content)})
+        choice = rng.random()
+        if choice < 0.15:
+            return render_answer(rng.choice(words))
+        call = _random_call(rng, self._source.tools(), words)
+        if choice < 0.25:
+            call = PlannedCall(name=rng.choice([call.name, "nothing"]), arguments={})
+        text = self._source.format.render([call])
+        return text[: rng.randrange(1, len(text))] if choice > 0.95 else text
+
+
+class ScriptedAgent:
+    """Says the given texts in order, and the last one ever after."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        if not texts:
+            raise ValueError("ScriptedAgent needs at least one text")
+        self._texts = tuple(texts)
+
+    def act(self, task: Task, history: Sequence[Message]) -> str:
+        turn = sum(message.role == "assistant" for message in history)
+        return self._texts[min(turn, len(self._texts) - 1)]
+
+
+def _succeeded(history: Sequence[Message]) -> int:
+    return sum(message.role == "tool" and not is_error(message) for message in history)
+
+
+def _at_hand(solution: Solution, done: int) -> str:
+    partial = [step.partial_answer for step in solution.steps[:done] if step.partial_answer is not None]
+    return partial[-1] if partial else solution.guess
+
+
+def _random_call(rng: random.Random, tools: Sequence[ToolSpec], words: Sequence[str]) -> PlannedCall:
+    spec = rng.choice(tools)
+    properties = spec.parameters.get("properties", {})
+    required = spec.parameters.get("required", ())
+    chosen = {name: part for name, part in properties.items() if name in required or rng.random() < 0.5}
+    return PlannedCall(name=spec.name, arguments={name: _random_value(rng, part, words) for name, part in chosen.items()})
+
+
+def _random_value(rng: random.Random, part: dict[str, Any], words: Sequence[str]) -> Any:
+    if "enum" in part:
+        return rng.choice(part["enum"])
+    makers: dict[str, Callable[[], Any]] = {
+        "string": lambda: rng.choice(words),
+        "integer": lambda: rng.randrange(100),
+        "number": lambda: rng.random() * 100,
+        "boolean": lambda: rng.random() < 0.5,
+    }
+    return makers.get(part.get("type", "string"), lambda: None)()

@@ -1,0 +1,43 @@
+"""`load_source`: from `env.name` to a `TaskSource`, for the project's families and for anyone's own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from cacherl.config import EnvSection
+from cacherl.errors import ConfigError
+from envs.base import TRAIN, TaskSource
+from envs.research.family import ResearchFamily
+from envs.source import SimulatedSource
+
+#: What `env.name` may be, besides a dotted path.
+FAMILIES: dict[str, Callable[[EnvSection], TaskSource]] = {
+    "research": lambda section: SimulatedSource(ResearchFamily(), section),
+}
+
+
+def load_source(section: EnvSection) -> TaskSource:
+    """The source that `section.name` names: a family, or 'package.module:Name' of a callable that takes an `EnvSection`.
+
+    Raises:
+        ConfigError: no such family, module or name; a level that the family does not have.
+    """
+    source = _factory(section.name)(section)
+    levels = source.levels(TRAIN)
+    if missing := [level for level in section.levels if level not in levels]:
+        raise ConfigError(f"env.levels: family {source.family!r} has levels {list(levels)}, got {missing}")
+    return source
+
+
+def _factory(name: str) -> Callable[[EnvSection], TaskSource]:
+    if name in FAMILIES:
+        return FAMILIES[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"env.name must be one of {', '.join(FAMILIES)} or a path 'package.module:Name', got {name!r}")
+    try:
+        factory: Callable[[EnvSection], TaskSource] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"env.name {name!r} cannot be loaded: {error}") from error
+    return factory

@@ -1,0 +1,1 @@
+"""The research family: multi-hop questions about a small world, answered with search and read."""

@@ -1,0 +1,85 @@
+"""`Toolbox`: the tools of an environment by name, with JSON-Schema validation and messages that say what to change.
+
+Messages name what is allowed and never quote the model's own text: they stay within a closed vocabulary, and nothing
+that the model wrote comes back to it as if the environment had said it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from envs.base import ToolSpec
+
+
+class Toolbox:
+    """Checks calls against the tools' schemas.
+
+    Raises:
+        ValueError: two tools have one name.
+    """
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self.specs = tuple(specs)
+        self._schemas = {spec.name: dict(spec.parameters) for spec in specs}
+        self._validators = {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+        if len(self._validators) != len(self.specs):
+            raise ValueError(f"tool names must be unique, got {[spec.name for spec in specs]}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._validators
+
+    @property
+    def unknown(self) -> str:
+        """What to tell an agent that called a tool which does not exist."""
+        return f"unknown tool, use {' or '.join(self._validators)}"
+
+    def problem(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with the arguments of tool `name`; None: they are valid."""
+        validator, schema = self._validators[name], self._schemas[name]
+        if validator.is_valid(arguments):
+            return None
+        error = best_match(validator.iter_errors(arguments))
+        assert error is not None
+        return _explain(name, error, schema)
+
+    def messages(self) -> Iterator[str]:
+        """Every text that `unknown` and `problem` can give for flat schemas."""
+        yield self.unknown
+        for spec in self.specs:
+            for part in (spec.parameters, *spec.parameters.get("properties", {}).values()):
+                yield from _possible(spec.name, part, spec.parameters)
+
+
+def _explain(tool: str, error: ValidationError, schema: Mapping[str, Any]) -> str:
+    where = " ".join(str(part) for part in error.absolute_path) or tool
+    return _phrase(tool, where, str(error.validator), error.validator_value, schema)
+
+
+def _possible(tool: str, part: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    names = schema.get("properties", {})
+    where = next((name for name, value in names.items() if value is part), tool)
+    return (_phrase(tool, where, keyword, value, schema) for keyword, value in part.items() if keyword not in _SILENT)
+
+
+_SILENT = ("properties", "description", "title", "default")
+
+
+def _phrase(tool: str, where: str, keyword: str, value: Any, schema: Mapping[str, Any]) -> str:
+    if keyword == "required":
+        return f"{tool} needs {_list(schema.get('required', ()), 'and')}"
+    if keyword == "additionalProperties":
+        return f"{tool} takes only {_list(schema.get('properties', ()), 'and')}"
+    if keyword == "type":
+        return f"{where} must be {_list([value] if isinstance(value, str) else value, 'or')}"
+    if keyword == "enum":
+        return f"{where} must be {_list(value, 'or')}"
+    return f"{where} must satisfy {keyword} {value}"
+
+
+def _list(items: Iterable[Any], last: str) -> str:
+    *head, tail = [str(item) for item in items] or ["nothing"]
+    return f"{', '.join(head)} {last} {tail}" if head else tail

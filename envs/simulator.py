@@ -1,0 +1,76 @@
+"""Family, Scenario, Simulator: the three objects that make a family of tasks; everything else is shared.
+
+`Family` draws scenarios, a `Scenario` is one task with its solution, and a `Simulator` is the world of one episode.
+`envs.simulated.SimulatedEnv` adds parsing, validation, noise and rendering, `envs.source.SimulatedSource` sampling and ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from envs.base import Solution, ToolSpec
+
+#: Tags of a call. The solution needs it, or it does not; it was made for the first time, or once more.
+NEEDED, IRRELEVANT = "needed", "irrelevant"
+FIRST, REPEAT = "first", "repeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool returned: `content` (plain JSON values), or `error`, a short text. `tags` are for the reward."""
+
+    content: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Simulator(Protocol):
+    """The world of one episode. Pure: no I/O, no clock, no randomness."""
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Run a tool. The arguments are valid by its schema."""
+
+    def answer(self, value: str | None) -> float:
+        """Verdict in [0, 1] on a final answer; None: the turn stated none."""
+
+    def verdict(self) -> float:
+        """Verdict in [0, 1] if the episode were cut off now."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that calls have changed, as plain JSON values: equal for equal situations."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a `state` of the same task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One task: its question, its solution, and a factory of the world, untouched, for every episode."""
+
+    prompt: str
+    params: Mapping[str, Any]
+    solution: Solution
+    start: Callable[[], Simulator]
+
+
+class Family(Protocol):
+    """Draws tasks of one kind."""
+
+    @property
+    def name(self) -> str:
+        """Prefix of its task ids."""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools of its simulators."""
+
+    def levels(self, split: str) -> tuple[int, ...]:
+        """Difficulties in `split`, easiest first; empty: no such split."""
+
+    def build(self, *, split: str, level: int, seed: int) -> Scenario:
+        """The scenario of a seed, the same in every process."""
+
+    def texts(self) -> Iterable[str]:
+        """Texts that together hold every word and separator of prompts, tool results, tool errors and answers."""
