@@ -1,15 +1,13 @@
-"""`play`: one agent through one episode, without a model; `demonstrations`: many by the sloppy teacher."""
+"""`play`: an agent without a model through one episode."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cacherl.trajectory import Message
-from envs.agents import Agent, TeacherAgent
-from envs.base import TRAIN, EnvStep, Task, TaskSource, ToolEnv
+from envs.agents import Agent
+from envs.base import EnvStep, Task, ToolEnv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,28 +51,6 @@ async def play(env: ToolEnv, task: Task, agent: Agent, *, rollout_seed: int, max
         if step.outcome is not None:
             return Episode(task=task, turns=tuple(turns), outcome=step.outcome, truncated=False)
     return Episode(task=task, turns=tuple(turns), outcome=env.verdict(), truncated=True)
-
-
-def demonstrations(
-    source: TaskSource, *, count: int, levels: Sequence[int], sloppiness: float, seed: int, max_turns: int
-) -> list[Episode]:
-    """`count` episodes of the teacher on training tasks, levels in turn; the same for the same arguments.
-
-    Runs its own event loop, so it cannot be called inside one.
-    """
-
-    async def run() -> list[Episode]:
-        rng = random.Random(f"demonstrations {seed}")
-        env = source.make_env()
-        episodes = []
-        for index in range(count):
-            task = source.sample(rng, split=TRAIN, level=levels[index % len(levels)])
-            teacher = TeacherAgent(source, sloppiness=sloppiness, seed=rng.randrange(2**31))
-            episodes.append(await play(env, task, teacher, rollout_seed=rng.randrange(2**31), max_turns=max_turns))
-        await env.close()
-        return episodes
-
-    return asyncio.run(run())
 
 
 def _history(turns: Sequence[PlayedTurn]) -> list[Message]:

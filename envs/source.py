@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from cacherl.config import EnvSection
 from cacherl.trajectory import Message
-from envs.answer import ANSWER_TAG, render_answer
+from envs.answer import render_answer
 from envs.base import TRAIN, ActionFormat, Solution, Task, ToolSpec
 from envs.observation import TRANSIENT, render_error
 from envs.parser import PROBLEMS, action_format
@@ -69,7 +69,7 @@ class SimulatedSource:
         return self._scenario(task.split, task.level, task.seed).solution
 
     def tags(self) -> tuple[str, ...]:
-        return (*self._format.tags, ANSWER_TAG)
+        return self._format.tags
 
     def vocabulary(self) -> Iterator[str]:
         seen: dict[str, None] = {}

@@ -1,0 +1,177 @@
+"""What holds for every family, level and split: the oracle solves, hacks do not, seeds decide, siblings are strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+
+import pytest
+
+from cacherl.config import EnvSection
+from cacherl.trajectory import Message
+from envs.agents import OracleAgent, RandomAgent, ScriptedAgent, TeacherAgent
+from envs.base import Task, TaskSource
+from envs.episode import play
+from envs.registry import FAMILIES, load_source
+from envs.vocabulary import split_words
+
+SPLITS = ("train", "val", "comp", "deep")
+TASKS = 500
+
+
+def noisy(family: str) -> TaskSource:
+    levels = load_source(EnvSection(name=family, levels=(1,))).levels("train")
+    return load_source(EnvSection(name=family, levels=levels, transient_failure_rate=0.1))
+
+
+SOURCES = {family: noisy(family) for family in FAMILIES}
+CASES = [(family, split, level) for family, source in SOURCES.items() for split in SPLITS for level in source.levels(split)]
+
+
+def tasks_of(source: TaskSource, split: str, level: int) -> list[Task]:
+    rng = random.Random(f"{split} {level}")
+    return [source.sample(rng, split=split, level=level) for _ in range(TASKS)]
+
+
+async def outcomes(source: TaskSource, tasks: list[Task], agent_of) -> list[float]:
+    env = source.make_env()
+    return [(await play(env, task, agent_of(task), rollout_seed=n, max_turns=40)).outcome for n, task in enumerate(tasks)]
+
+
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_the_oracle_always_succeeds(family, split, level):
+    source = SOURCES[family]
+    oracle = OracleAgent(source)
+    assert await outcomes(source, tasks_of(source, split, level), lambda _: oracle) == [1.0] * TASKS
+
+
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_a_random_agent_hardly_ever_succeeds(family, split, level):
+    source = SOURCES[family]
+    agent = RandomAgent(source, seed=1)
+    assert sum(await outcomes(source, tasks_of(source, split, level), lambda _: agent)) / TASKS < 0.05
+
+
+def answer_at_once(source: TaskSource, task: Task) -> list[str]:
+    return [f"[ANSWER] {source.solution(task).answer}"]
+
+
+def answer_the_start(source: TaskSource, task: Task) -> list[str]:
+    return [*calls_of(source, task), f"[ANSWER] {source.solution(task).guess}"]
+
+
+def echo(source: TaskSource, task: Task) -> list[str]:
+    return [task.messages[-1].content, f"[ANSWER] {task.messages[-1].content}"]
+
+
+def dump_everything(source: TaskSource, task: Task) -> list[str]:
+    words = sorted(word for word in source.vocabulary() if re.fullmatch(r"\w+", word))
+    return [*calls_of(source, task), f"[ANSWER] {' '.join(words)}"]
+
+
+def repeat_a_call(source: TaskSource, task: Task) -> list[str]:
+    return [calls_of(source, task)[0]]
+
+
+def several_answers(source: TaskSource, task: Task) -> list[str]:
+    solution = source.solution(task)
+    return [*calls_of(source, task), f"[ANSWER] {solution.answer} [ANSWER] {solution.guess}"]
+
+
+def hide_a_call(source: TaskSource, task: Task) -> list[str]:
+    return [*calls_of(source, task)[:-1], f"[ANSWER] {source.solution(task).answer}"]
+
+
+def calls_of(source: TaskSource, task: Task) -> list[str]:
+    return [source.format.render([step.call]) for step in source.solution(task).steps]
+
+
+HACKS = [answer_at_once, answer_the_start, echo, dump_everything, repeat_a_call, several_answers, hide_a_call]
+
+
+@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.__name__)
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_hacks_never_succeed(family, split, level, hack):
+    source = load_source(EnvSection(name=family, levels=(1,), transient_failure_rate=0.0))
+    scored = await outcomes(source, tasks_of(source, split, level), lambda task: ScriptedAgent(hack(source, task)))
+    assert scored == [0.0] * TASKS
+
+
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_two_runs_with_one_seed_are_identical(family, split, level):
+    first, second = noisy(family), noisy(family)
+    for number, task in enumerate(tasks_of(first, split, level)[:20]):
+        runs = [
+            await play(
+                source.make_env(), source.get(task.task_id), RandomAgent(source, seed=3), rollout_seed=number, max_turns=20
+            )
+            for source in (first, second)
+        ]
+        assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_interleaved_siblings_do_not_influence_each_other(family, split, level):
+    source = load_source(EnvSection(name=family, levels=(1,), transient_failure_rate=0.3, latency_s=0.0))
+
+    async def episode(task, seed, pause):
+        env = source.make_env()
+        agent = RandomAgent(source, seed=seed) if seed % 2 else OracleAgent(source)
+        await env.reset(task, rollout_seed=seed)
+        history, steps = [], []
+        for _ in range(30):
+            await pause()
+            text = agent.act(task, history)
+            step = await env.step(text)
+            steps.append(step)
+            history += [Message(role="assistant", content=text), *step.messages]
+            if step.terminated:
+                break
+        return steps
+
+    async def switch():
+        await asyncio.sleep(0)
+
+    async def stay():
+        return
+
+    for task in tasks_of(source, split, level)[:5]:
+        together = await asyncio.gather(*(episode(task, seed, switch) for seed in range(8)))
+        alone = [await episode(task, seed, stay) for seed in range(8)]
+        assert together == alone
+
+
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
+async def test_a_restored_episode_goes_on_as_the_original_did(family, split, level):
+    source = SOURCES[family]
+    for number, task in enumerate(tasks_of(source, split, level)[:20]):
+        texts = calls_of(source, task)
+        env, copy = source.make_env(), source.make_env()
+        await env.reset(task, rollout_seed=number)
+        await copy.reset(task, rollout_seed=number)
+        for text in texts[: len(texts) // 2 + 1]:
+            await env.step(text)
+        copy.restore(json.loads(json.dumps(env.snapshot())))
+        rest = [*texts, f"[ANSWER] {source.solution(task).answer}"]
+        assert [await env.step(text) for text in rest] == [await copy.step(text) for text in rest]
+        assert env.snapshot() == copy.snapshot()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_vocabulary_covers_whatever_can_happen(family):
+    source = SOURCES[family]
+    known = {*source.vocabulary(), *source.tags()}
+    rng = random.Random(2)
+    for number in range(600):
+        split = rng.choice([split for split in SPLITS if source.levels(split)])
+        task = source.sample(rng, split=split, level=rng.choice(source.levels(split)))
+        agent = (RandomAgent(source, seed=number), OracleAgent(source), TeacherAgent(source, sloppiness=0.5, seed=number))[
+            number % 3
+        ]
+        episode = await play(source.make_env(), task, agent, rollout_seed=number, max_turns=40)
+        said = () if number % 3 == 0 else tuple(turn.text for turn in episode.turns)
+        shown = [message.content for message in episode.messages if message.role != "assistant"]
+        for text in (*said, *shown):
+            assert set(split_words(text, source.tags())) <= known
