@@ -29,6 +29,7 @@ class ReplaySettings:
         max_uses: how often a group may be sampled; None: no limit.
         lease_s: seconds after which a sampled batch that was not acknowledged is given back.
         deadline_s: seconds that a push or a sample waits before it gives up.
+        reconnect_s: seconds for which an operation tries to reach the server again before it fails.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -47,6 +48,7 @@ class ReplaySettings:
     max_uses: int | None = 4
     lease_s: float = 300.0
     deadline_s: float = 600.0
+    reconnect_s: float = 30.0
 
     def __post_init__(self) -> None:
         for name, low in (("capacity", 1), ("warmup_steps", 0), ("update_frequency", 0), ("max_ahead", 1)):
@@ -59,7 +61,7 @@ class ReplaySettings:
         for name in ("priority_exponent", "importance_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("lease_s", "deadline_s"):
+        for name in ("lease_s", "deadline_s", "reconnect_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be > 0 seconds, got {getattr(self, name)}")
         if self.freshness_half_life is not None and self.freshness_half_life <= 0:

@@ -1,0 +1,220 @@
+-- Prepended to every script by scripts.py: key layout, pool state, and the operations on one group that scripts share.
+--
+-- KEYS[1] is '{namespace}:st'; every other key is derived from it and shares its hash tag, hence its cluster slot:
+--   :st       HASH    configuration blob, counters, both clocks, weight base, learner version
+--   :g:<gid>  STRING  payload of a group (cacherl/codec.py)
+--   :m        HASH    gid -> packed meta (FORMAT below)
+--   :new      ZSET    gid -> next event time, groups never sampled
+--   :clk      ZSET    gid -> next event time, groups sampled before
+--   :ev       ZSET    gid -> rank of eviction, lowest first
+--   :ver      ZSET    gid -> lowest policy version
+--   :vh       HASH    lowest policy version -> number of groups
+--   :ids      ZSET    gid -> sequence number of the most recent pushes, so that a repeated one is recognised
+--   :ls       ZSET    batch -> unix time at which its lease ends, in ms
+--   :b:<b>    STRING  plan of a batch, for every rank that asks for it
+--   :a:<b>    HASH    ranks that acknowledged the batch
+--
+-- Sampling. A group of weight w has its next event Exp(1)/w after the clock of its index; the k next events are an exact
+-- weighted sample without replacement, and time moves on to the last of them. Residuals are memoryless: those of both indices
+-- may be merged, and a changed weight rescales a residual by w_old/w_new. A group's weight is
+-- clamp(p^alpha) * 2^((version - base)/half_life): the older decay relative to the newer without being touched. Scripts
+-- draw no random numbers: callers send Exp(1) draws.
+
+local call = redis.call
+local A = cmsgpack.unpack(ARGV[1])
+local P = string.sub(KEYS[1], 1, -3)
+local ST, M, NEW, CLK, EV, VER, VH = KEYS[1], P .. 'm', P .. 'new', P .. 'clk', P .. 'ev', P .. 'ver', P .. 'vh'
+local IDS, LS = P .. 'ids', P .. 'ls'
+-- priority, sequence, unix s of the push, residual kept while not indexed, lowest and highest version,
+-- trajectories, tokens, bytes, uses, open leases, successes; then the task id
+local FORMAT = '<ddddi4i4I4I4I4I4I4I4'
+local HEAD = 64
+local OLDEST_HALVINGS = 40
+local REBASE_HALVINGS = 16
+local REBASE_CLOCK = 16384
+
+local S, dirty = {}, {}
+do
+  local raw = call('HGETALL', ST)
+  for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
+end
+local cfg = S.cfg and cmsgpack.unpack(S.cfg)
+
+local function get(name) return S[name] or 0 end
+
+local function set(name, value)
+  S[name] = value
+  dirty[name] = true
+end
+
+local function bump(name, amount) set(name, get(name) + amount) end
+
+-- Write the changed state and answer; numbers go out with all their digits. The clock of an empty index starts again at 0.
+local function reply(answer)
+  if dirty.mass then
+    local fresh, used = call('ZCARD', NEW), call('ZCARD', CLK)
+    if fresh == 0 then set('now_new', 0) end
+    if used == 0 then set('now_clk', 0) end
+    if fresh + used == 0 then set('mass', 0) end
+  end
+  local args = {}
+  for name in pairs(dirty) do
+    args[#args + 1] = name
+    args[#args + 1] = type(S[name]) == 'number' and string.format('%.17g', S[name]) or S[name]
+  end
+  if #args > 0 then call('HSET', ST, unpack(args)) end
+  return cmsgpack.pack(answer)
+end
+
+local function now_ms()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function load_meta(gid)
+  local raw = call('HGET', M, gid)
+  if not raw then return nil end
+  local m = {}
+  m.p, m.seq, m.at, m.res, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses, m.leases, m.wins = struct.unpack(FORMAT, raw)
+  m.task = string.sub(raw, HEAD + 1)
+  return m
+end
+
+local function save_meta(gid, m)
+  call('HSET', M, gid, struct.pack(FORMAT, m.p, m.seq, m.at, m.res, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses, m.leases,
+    m.wins) .. m.task)
+end
+
+local function weight_under(config, base, p, version)
+  if p <= 0 then return 0 end
+  local w = math.min(math.max(p ^ config.alpha, 1e-6), 1e6)
+  if config.half_life > 0 then
+    w = w * 2 ^ math.max((version - base) / config.half_life, -OLDEST_HALVINGS)
+  end
+  return w
+end
+
+local function weight(p, version) return weight_under(cfg, get('base'), p, version) end
+
+-- Key and clock of the index that a group belongs to.
+local function index_of(m)
+  if m.uses == 0 then return NEW, 'now_new' end
+  return CLK, 'now_clk'
+end
+
+local function eligible() return call('ZCARD', NEW) + call('ZCARD', CLK) end
+
+-- Put a group into its index, `residual` after the clock; nothing if it may not be sampled (any more).
+local function place(gid, m, residual)
+  m.res = residual
+  if m.p <= 0 or (cfg.max_uses > 0 and m.uses >= cfg.max_uses) then return end
+  local index, clock = index_of(m)
+  call('ZADD', index, string.format('%.17g', get(clock) + residual), gid)
+  bump('mass', weight(m.p, m.vmin))
+end
+
+-- Take a group out of its index; returns its residual, or nil if it was not there.
+local function displace(gid, m)
+  local index, clock = index_of(m)
+  local score = call('ZSCORE', index, gid)
+  if not score then return nil end
+  call('ZREM', index, gid)
+  bump('mass', -weight(m.p, m.vmin))
+  return math.max(tonumber(score) - get(clock), 0)
+end
+
+-- Forget a group. The payload of one that a learner holds stays until the lease must have ended.
+local function remove(gid, m)
+  displace(gid, m)
+  call('HDEL', M, gid)
+  call('ZREM', EV, gid)
+  call('ZREM', VER, gid)
+  if call('HINCRBY', VH, m.vmin, -1) <= 0 then call('HDEL', VH, m.vmin) end
+  bump('groups', -1)
+  bump('traj', -m.n)
+  bump('tokens', -m.tokens)
+  bump('bytes', -m.bytes)
+  if m.leases > 0 then call('PEXPIRE', P .. 'g:' .. gid, cfg.lease_ms) else call('UNLINK', P .. 'g:' .. gid) end
+end
+
+-- Give every group the residual that its weight asks for under another base or another configuration, and set both clocks to 0.
+-- O(groups); needed once in REBASE_HALVINGS half-lives.
+local function rekey(old_cfg, new_cfg, new_base)
+  local old_base, mass = get('base'), 0
+  for index, clock in pairs({ [NEW] = 'now_new', [CLK] = 'now_clk' }) do
+    local entries = call('ZRANGE', index, 0, -1, 'WITHSCORES')
+    local now = get(clock)
+    for i = 1, #entries, 2 do
+      local m = load_meta(entries[i])
+      local before = weight_under(old_cfg, old_base, m.p, m.vmin)
+      local after = weight_under(new_cfg, new_base, m.p, m.vmin)
+      local residual = math.max(tonumber(entries[i + 1]) - now, 0) * before / after
+      call('ZADD', index, string.format('%.17g', residual), entries[i])
+      mass = mass + after
+    end
+    set(clock, 0)
+  end
+  cfg = new_cfg
+  set('base', new_base)
+  set('mass', mass)
+end
+
+-- Keep weights and clocks within what doubles resolve.
+local function rebase_if_needed()
+  local far = cfg.half_life > 0 and math.abs(get('ver') - get('base')) >= REBASE_HALVINGS * cfg.half_life
+  if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, cfg, get('ver')) end
+end
+
+-- Drop up to `limit` groups that are staler than allowed; returns how many.
+local function drop_stale(limit)
+  if cfg.max_stale < 0 then return 0 end
+  local last = get('ver') - cfg.max_stale - 1
+  local gids = call('ZRANGEBYSCORE', VER, '-inf', last, 'LIMIT', 0, limit)
+  for _, gid in ipairs(gids) do remove(gid, load_meta(gid)) end
+  bump('stale_dropped', #gids)
+  return #gids
+end
+
+-- Trajectories that must have been inserted before the next batch may be drawn.
+local function due() return cfg.warmup + (get('draws') - get('draws0')) * cfg.freq end
+
+local function arrived() return get('ins') - get('ins0') end
+
+-- End a lease. An expired one is as if it had never been drawn: credit and uses are given back.
+local function release(batch, expired)
+  call('ZREM', LS, batch)
+  local plan = cmsgpack.unpack(call('GET', P .. 'b:' .. batch))
+  for _, entry in ipairs(plan.entries) do
+    if expired then bump('sampled', -entry[6]) end
+    local m = load_meta(entry[1])
+    if m then
+      m.leases = m.leases - 1
+      if expired then
+        local residual = displace(entry[1], m) or m.res
+        m.uses = m.uses - 1
+        place(entry[1], m, residual)
+      end
+      if m.leases == 0 and cfg.max_uses > 0 and m.uses >= cfg.max_uses then
+        remove(entry[1], m)
+        bump('retired', 1)
+      else
+        save_meta(entry[1], m)
+      end
+    end
+  end
+  if expired then
+    call('DEL', P .. 'b:' .. batch, P .. 'a:' .. batch)
+    bump('draws', -1)
+    bump('expired', 1)
+  else
+    call('PEXPIRE', P .. 'b:' .. batch, 4 * cfg.lease_ms)
+    call('PEXPIRE', P .. 'a:' .. batch, 4 * cfg.lease_ms)
+  end
+end
+
+-- Give back up to `limit` leases that have ended; returns how many.
+local function reap(limit)
+  local batches = call('ZRANGEBYSCORE', LS, '-inf', now_ms(), 'LIMIT', 0, limit)
+  for _, batch in ipairs(batches) do release(batch, true) end
+  return #batches
+end

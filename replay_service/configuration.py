@@ -1,0 +1,33 @@
+"""ReplaySettings as the pool stores them: one blob in the pool's state, read by every script, the same for all clients."""
+
+from __future__ import annotations
+
+import msgpack
+
+from cacherl.replay_settings import ReplaySettings
+
+
+def encode(settings: ReplaySettings) -> bytes:
+    """The blob; equal settings give equal bytes. Lua has no null: -1 stands for no staleness limit, 0 for the other limits."""
+    return bytes(
+        msgpack.packb(
+            {
+                "alpha": float(settings.priority_exponent),
+                "half_life": float(settings.freshness_half_life or 0),
+                "capacity": settings.capacity,
+                "max_stale": -1 if settings.max_staleness is None else settings.max_staleness,
+                "max_uses": settings.max_uses or 0,
+                "warmup": settings.warmup_steps,
+                "freq": settings.update_frequency,
+                "ahead": settings.max_ahead,
+                "lease_ms": int(settings.lease_s * 1000),
+                "remember": 1024 + 2 * settings.capacity,
+            }
+        )
+    )
+
+
+def flow_of(blob: bytes) -> tuple[int, int]:
+    """(warmup_steps, update_frequency) in a blob."""
+    stored = msgpack.unpackb(blob)
+    return stored["warmup"], stored["freq"]

@@ -1,0 +1,138 @@
+"""A connection that survives restarts of the server: bounded, jittered retries around whole operations."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ExecAbortError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from cacherl.errors import ReplayError
+from replay_service import scripts
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_TRANSIENT = (redis.ConnectionError, redis.TimeoutError, ReadOnlyError, MasterDownError, TryAgainError, ConnectionError)
+_REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
+_SOCKET_TIMEOUT_S = 30.0
+
+
+class Connection:
+    """One server, from any thread.
+
+    Operations given to `run` must be safe to repeat: a connection may break after the server has applied them.
+
+    Args:
+        url: redis:// or rediss:// with username, password and TLS options (``?ssl_ca_certs=/path``).
+        reconnect_s: seconds for which an operation keeps trying to reach the server.
+
+    Raises:
+        ReplayError: the URL is malformed.
+    """
+
+    def __init__(self, url: str, *, reconnect_s: float) -> None:
+        self._where = _without_secrets(url)
+        self._reconnect_s = reconnect_s
+        self._closed = threading.Event()
+        try:
+            self._client = redis.Redis.from_url(
+                url, socket_timeout=_SOCKET_TIMEOUT_S, socket_connect_timeout=5.0, retry=Retry(NoBackoff(), 0)
+            )
+        except (ValueError, TypeError) as error:
+            raise ReplayError(f"replay.url {self._where!r} is not a redis:// or rediss:// URL: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"Connection({self._where})"
+
+    @property
+    def where(self) -> str:
+        """The server's address without secrets, for messages."""
+        return self._where
+
+    def run(self, operation: Callable[[redis.Redis], T]) -> T:
+        """Do `operation`, again while the server cannot be reached.
+
+        Raises:
+            ReplayError: unreachable for `reconnect_s`, access or memory refused, or an error of the server.
+        """
+        give_up = time.monotonic() + self._reconnect_s
+        for attempt in range(1_000_000):
+            try:
+                return operation(self._client)
+            except _REFUSED as error:
+                raise ReplayError(f"replay server {self._where} refused access: {error}; check replay.url") from error
+            except _TRANSIENT as error:
+                self._wait_for_server(attempt, give_up, error)
+            except (OutOfMemoryError, ExecAbortError) as error:
+                raise ReplayError(
+                    f"replay server {self._where} is out of memory, nothing was written: "
+                    "raise its maxmemory or lower replay.capacity"
+                ) from error
+            except RedisError as error:
+                raise ReplayError(f"replay server {self._where}: {error}") from error
+        raise AssertionError("unreachable")
+
+    def script(self, name: str, state_key: str, arguments: Mapping[str, Any]) -> Any:
+        """Run a script and decode its answer."""
+        packed = scripts.pack(arguments)
+        return self.run(lambda client: scripts.unpack(_evaluate(client, scripts.load(name), state_key, packed)))
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the connection is closed meanwhile.
+
+        Raises:
+            ReplayError: it is closed.
+        """
+        if self._closed.wait(seconds):
+            raise ReplayError(f"connection to {self._where} was closed while waiting")
+
+    def close(self) -> None:
+        """Release the sockets and end waits of other threads; idempotent."""
+        self._closed.set()
+        self._client.close()
+
+    def _wait_for_server(self, attempt: int, give_up: float, error: Exception) -> None:
+        remaining = give_up - time.monotonic()
+        if remaining <= 0 or self._closed.is_set():
+            raise ReplayError(
+                f"replay server {self._where} could not be reached for {self._reconnect_s:g} s: {error}"
+            ) from error
+        delay = min(0.02 * 2 ** min(attempt, 6), 1.0) * random.uniform(0.5, 1.0)
+        if attempt == 3:
+            logger.warning("replay server %s does not answer, retrying: %s", self._where, error)
+        self.pause(min(delay, remaining))
+
+
+def _evaluate(client: redis.Redis, script: scripts.Script, state_key: str, packed: bytes) -> bytes:
+    try:
+        return cast(bytes, client.evalsha(script.sha, 1, state_key, packed))
+    except NoScriptError:
+        return cast(bytes, client.eval(script.source, 1, state_key, packed))
+
+
+def _without_secrets(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
+    except ValueError:
+        return "(malformed URL)"

@@ -1,0 +1,143 @@
+"""How much a group is worth training on again: pure functions from what is known of it to a priority >= 0.
+
+The pool draws groups in proportion to priority ** priority_exponent; age is weighed by the pool, hence by none of these.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Advantages below this carry no gradient.
+NO_GRADIENT = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What a priority may depend on, for one group of G members.
+
+    Attributes:
+        advantages: [G], as used in the loss.
+        returns: [G], total rewards.
+        mean_return, std_return: running statistics over earlier groups.
+        td_errors: [turns of all members], where a critic exists; else None.
+    """
+
+    advantages: FloatArray
+    returns: FloatArray
+    mean_return: float = 0.0
+    std_return: float = 1.0
+    td_errors: FloatArray | None = None
+
+
+PriorityFunction = Callable[[Signals], float]
+
+
+def mean_abs_advantage(signals: Signals) -> float:
+    """mean_i |A_i|: the size of the group's gradient, roughly (FreshPER, 2604.16918)."""
+    return float(np.abs(signals.advantages).mean())
+
+
+def return_deviation(signals: Signals) -> float:
+    """|mean return - running mean|: groups that went unlike the average."""
+    return float(abs(signals.returns.mean() - signals.mean_return))
+
+
+def extreme_return(signals: Signals) -> float:
+    """max_i |R_i - running mean| / running std: groups with one very good or very bad member."""
+    return float(np.abs(signals.returns - signals.mean_return).max() / max(signals.std_return, 1e-6))
+
+
+def mean_abs_td_error(signals: Signals) -> float:
+    """mean |delta| over turns (PER, 1511.05952, section 3.3).
+
+    Raises:
+        ValueError: there is no critic.
+    """
+    if signals.td_errors is None:
+        raise ValueError("priority 'td_error' needs a critic: choose another priority or an estimator with a value head")
+    return float(np.abs(signals.td_errors).mean()) if len(signals.td_errors) else 0.0
+
+
+def constant(_: Signals) -> float:
+    """1: uniform replay, up to age."""
+    return 1.0
+
+
+PRIORITIES: dict[str, PriorityFunction] = {
+    "advantage": mean_abs_advantage,
+    "return": return_deviation,
+    "extreme": extreme_return,
+    "td_error": mean_abs_td_error,
+    "constant": constant,
+}
+
+
+def find_priority(name: str) -> PriorityFunction:
+    """A function of `PRIORITIES` by name, or a user's own as ``package.module.function``, taking `Signals`.
+
+    Raises:
+        ValueError: neither is found; says what was tried.
+    """
+    if name in PRIORITIES:
+        return PRIORITIES[name]
+    module, _, attribute = name.rpartition(".")
+    if not module:
+        raise ValueError(f"priority {name!r} must be one of {', '.join(PRIORITIES)} or a dotted path to a function")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"priority {name!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ValueError(f"priority {name!r} is a {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def group_priority(function: PriorityFunction, signals: Signals) -> float:
+    """The priority to push or acknowledge a group with: 0 for one without a gradient, whatever the function says.
+
+    Raises:
+        ValueError: the function returned a negative or non-finite value.
+    """
+    if float(np.abs(signals.advantages).max(initial=0.0)) < NO_GRADIENT:
+        return 0.0
+    value = float(function(signals))
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"priority function {getattr(function, '__name__', function)!r} returned {value}, must be >= 0")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunningReturns:
+    """Exponentially weighted mean and variance of returns, started as plain averages so that early values count fully.
+
+    Attributes:
+        decay: weight that history keeps, per return, once `count` is large.
+    """
+
+    decay: float = 0.999
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    @property
+    def std(self) -> float:
+        """Standard deviation; 0 before the second value."""
+        return float(np.sqrt(self.variance))
+
+    def with_returns(self, returns: FloatArray) -> RunningReturns:
+        """The statistics after further returns [G]."""
+        count, mean, variance = self.count, self.mean, self.variance
+        for value in returns.tolist():
+            count += 1
+            step = max(1 / count, 1 - self.decay)
+            delta = value - mean
+            mean += step * delta
+            variance = (1 - step) * (variance + step * delta * delta)
+        return RunningReturns(self.decay, count, mean, variance)

@@ -1,0 +1,38 @@
+"""The Lua scripts beside this file: loading, calling, and reloading when the server forgot them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgpack
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Source of one script, `common.lua` included, and its SHA-1 as EVALSHA wants it."""
+
+    source: str
+    sha: str
+
+
+@cache
+def load(name: str) -> Script:
+    """The script in ``<name>.lua``."""
+    folder = files("replay_service")
+    source = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def pack(arguments: Mapping[str, Any]) -> bytes:
+    """A script's only argument, which it reads as the table A; Lua's cmsgpack knows no separate type for bytes."""
+    return bytes(msgpack.packb(arguments, use_bin_type=False, unicode_errors="surrogatepass"))
+
+
+def unpack(answer: bytes) -> Any:
+    """What a script or a stored plan says; text that Lua holds as bytes comes back as str, binary values as bytes."""
+    return msgpack.unpackb(answer, raw=True)

