@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from cacherl.policy import FIRST_VERSION
 from cacherl.trajectory import Float32Array, Int32Array, Source
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -55,7 +56,7 @@ class Policy(Protocol):
 
 
 class ScriptedPolicy:
-    """An agent without a model, as a policy of one episode.
+    """Something without a model that writes text, as a policy of one episode.
 
     Args:
         act: the next assistant turn's text.
@@ -73,8 +74,13 @@ class ScriptedPolicy:
         return self._source
 
     async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
-        """The agent's turn; its log-probabilities are 0 because no model sampled it."""
-        del prefix, sampling, seed
+        """The next text; its log-probabilities are 0 because no model sampled it."""
+        del prefix, seed
         ids = np.array(self._encode(self._act()), dtype=np.int32)
-        zeros = np.zeros(len(ids), dtype=np.float32)
-        return Completion(token_ids=ids, logprobs=zeros, versions=np.zeros(len(ids), dtype=np.int32), finish_reason="stop")
+        kept = ids[: sampling.max_new_tokens]
+        return Completion(
+            token_ids=kept,
+            logprobs=np.zeros(len(kept), dtype=np.float32),
+            versions=np.full(len(kept), FIRST_VERSION, dtype=np.int32),
+            finish_reason="stop" if len(kept) == len(ids) else "length",
+        )

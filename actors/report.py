@@ -1,4 +1,4 @@
-"""EpisodeSummary and GroupReport: what an actor tells the driver about finished episodes; the tokens go to the replay service."""
+"""EpisodeSummary and GroupReport: what an actor tells the driver of finished episodes; tokens go to the replay service."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay_service.client import Replay
+from replay_service.store import Replay
 
 from actors.chat import Chat
 from actors.engine import Engine, EngineSettings

@@ -30,6 +30,7 @@ class RunSection(Section):
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     seed: int = Field(0, ge=0)
     dir: Path = Path("runs")
+    if_exists: Literal["error", "replace"] = Field("error", description="what to do with an earlier run of the same name")
     updates: int = Field(100, ge=0, description="optimizer steps after the warm start")
     stop_at_success: float | None = Field(None, gt=0, le=1, description="end early once held-out success reaches this")
     deadline_s: float = Field(86_400.0, gt=0, description="seconds after which the run ends as failed")
@@ -78,6 +79,7 @@ class RolloutSection(Section):
     max_new_tokens: int = Field(48, ge=1, description="sampled tokens of one turn")
     episode_timeout_s: float = Field(120.0, gt=0, description="seconds in engine and tools; event-loop lag not counted")
     max_retries: int = Field(2, ge=0, description="attempts to repeat a member that failed for infrastructure reasons")
+    max_failed_groups: int = Field(16, ge=0, description="groups in a row without a finished member before the run fails")
 
 
 class ActorsSection(Section):

@@ -1,13 +1,12 @@
 """A small Qwen3 with a word-level tokenizer, built on the spot: a policy for machines without a download.
 
-The tokenizer splits text into alternating runs of word and non-word characters (and the action tags), one token each, and
-decodes by plain concatenation, so that decode(encode(text)) == text for every text made of known runs.
+The tokenizer splits text into the environment's tags and alternating runs of word and non-word characters, one token each,
+and decodes by plain concatenation, so that decode(encode(text)) == text for every text made of known runs.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,10 +14,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from cacherl.config import TinyModelSection
+from envs.base import TaskSource
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 ROLES = ("system", "user", "assistant", "tool")
-ACTION_TAGS = ("[TOOL_CALL]", "[/TOOL_CALL]")
 _RUNS = r"\w+|[^\w]+"
 
 CHAT_TEMPLATE = (
@@ -27,22 +26,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def split_runs(text: str) -> list[str]:
-    """The tokens of `text`: action tags whole, else alternating word and non-word runs."""
-    tags = "|".join(map(re.escape, ACTION_TAGS))
-    return [run for part in re.split(f"({tags})", text) for run in ([part] if part in ACTION_TAGS else re.findall(_RUNS, part))]
-
-
-def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
-    """Word-level tokenizer that knows exactly the runs of `texts`."""
+def build_tokenizer(words: Iterable[str], tags: Sequence[str], max_length: int) -> PreTrainedTokenizerFast:
+    """Word-level tokenizer that knows exactly `words` (runs) and `tags` (split off first, one token each)."""
     special = [PAD, END, UNKNOWN, *(f"<|{role}|>" for role in ROLES)]
-    runs = sorted({run for text in texts for run in split_runs(text)} - set(ACTION_TAGS))
-    vocabulary = {token: index for index, token in enumerate([*special, *ACTION_TAGS, *runs])}
+    vocabulary = {token: index for index, token in enumerate([*special, *tags, *sorted(set(words))])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_RUNS), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in ACTION_TAGS])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tags])
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -55,9 +47,9 @@ def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenize
     return wrapped
 
 
-def build_tiny_model(directory: Path, texts: Iterable[str], size: TinyModelSection, *, max_length: int, seed: int) -> None:
+def build_tiny_model(directory: Path, source: TaskSource, size: TinyModelSection, *, max_length: int, seed: int) -> None:
     """Write an ordinary Hugging Face folder: randomly initialised (from `seed`) model in float32 and tokenizer."""
-    tokenizer = build_tokenizer(texts, max_length)
+    tokenizer = build_tokenizer(source.vocabulary(), source.tags(), max_length)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden,

@@ -1,0 +1,5 @@
+"""`python -m deploy`: the `cacherl` command."""
+
+from deploy.cli import main
+
+main()

@@ -1,0 +1,66 @@
+"""The `cacherl` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+
+from cacherl.config import load_config
+from cacherl.errors import CacheRLError, ConfigError
+
+app = typer.Typer(help="Reinforcement learning of tool-calling agents with durable, prioritized replay.", no_args_is_help=True)
+
+ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; without it every key has its default.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as learner.lr=1e-4", metavar="[KEY=VALUE]...")]
+
+
+@app.command()
+def train(config: ConfigPath = None, overrides: Overrides = None) -> None:
+    """Run the loop: actors, replay service and learner, until run.updates."""
+    settings = load_config(config, overrides or ())
+    console = Console()
+    from deploy.launch import run_training
+
+    summary, report = run_training(settings, console)
+    if summary.held_out_start is not None and summary.held_out_end is not None:
+        console.print(
+            f"held-out success {summary.held_out_start:.3f} -> {summary.held_out_end:.3f} "
+            f"({settings.eval.tasks} unseen tasks, greedy) after {summary.updates} updates, {summary.episodes:,} episodes, "
+            f"{summary.elapsed_s:.0f} s",
+            highlight=False,
+        )
+    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    if summary.status != "succeeded":
+        Console(stderr=True).print(f"{summary.status}: {summary.error}", highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130 if summary.status == "interrupted" else 1)
+
+
+@app.command("config")
+def show_config(config: ConfigPath = None, overrides: Overrides = None) -> None:
+    """Print the complete configuration, every key with its value."""
+    settings = load_config(config, overrides or ())
+    typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+
+
+@app.command()
+def report(run_dir: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/demo.")]) -> None:
+    """Write report.html of a run anew."""
+    from deploy.report import write_report
+
+    if not (run_dir / "config.yaml").is_file():
+        raise ConfigError(f"{run_dir} is not the folder of a run (no config.yaml in it)")
+    typer.echo(str(write_report(run_dir)))
+
+
+def main() -> None:
+    """Entry point: an error of ours ends as one message, not as a traceback."""
+    try:
+        app()
+    except CacheRLError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -1,0 +1,119 @@
+"""The Ray cluster of a run: the job's own, a named one, or a local one that starts and ends with the run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cacherl.config import RunConfig
+from cacherl.errors import ConfigError, DeadlineExceeded
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+
+#: Settings that keep Ray from reporting usage, overriding device variables, and printing banners.
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+}
+
+
+@contextlib.contextmanager
+def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
+    """Connect to Ray for the time of the run; yields the dashboard's address ('' without one).
+
+    Address: `ray.address`, else the environment's RAY_ADDRESS (set by `ray job submit`), else a local cluster.
+
+    Raises:
+        ConfigError: the address does not answer, or the cluster can never hold what the run asks for.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    address = config.ray.address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = (
+        {"address": address} if address else {"address": "local", "include_dashboard": config.ray.dashboard}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            context = ray.init(namespace=namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
+        except ConnectionError as error:
+            raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
+    try:
+        _check_capacity(config, ray.cluster_resources())
+        yield context.dashboard_url or ""
+    finally:
+        ray.shutdown()
+
+
+def _check_capacity(config: RunConfig, total: dict[str, float]) -> None:
+    for resource, kind in (("CPU", "cpus"), ("GPU", "gpus")):
+        per_actor = getattr(config.actors, f"{kind}_per_actor")
+        per_worker = getattr(config.learner, f"{kind}_per_worker")
+        needed = config.actors.count * per_actor + config.learner.workers * per_worker
+        if needed > total.get(resource, 0.0) + 1e-9 and not _autoscales():
+            raise ConfigError(
+                f"the cluster has {total.get(resource, 0.0):g} {resource}s, the run needs {needed:g}: actors.count "
+                f"{config.actors.count} x actors.{kind}_per_actor {per_actor:g} + learner.workers {config.learner.workers} x "
+                f"learner.{kind}_per_worker {per_worker:g}; lower one of them or add nodes"
+            )
+
+
+def _autoscales() -> bool:
+    """Whether the cluster may still grow: then the wait for placement decides, not the present size."""
+    return bool(os.environ.get("RAY_AUTOSCALER_ADDRESS") or os.environ.get("RAY_CLUSTER_NAME"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Reserved resources: one bundle per learner rank (packed) and one per actor (spread)."""
+
+    learner: PlacementGroup
+    actors: PlacementGroup
+
+    def release(self) -> None:
+        """Give the resources back."""
+        from ray.util import remove_placement_group
+
+        for group in (self.learner, self.actors):
+            remove_placement_group(group)
+
+
+async def reserve(config: RunConfig) -> Placement:
+    """Reserve everything that the run needs.
+
+    Raises:
+        DeadlineExceeded: the cluster could not give it within actors.start_deadline_s; says what was asked for.
+    """
+    from ray.util import placement_group
+
+    learner, actors = config.learner, config.actors
+    placement = Placement(
+        learner=placement_group(
+            [_bundle(learner.cpus_per_worker, learner.gpus_per_worker)] * learner.workers, strategy="PACK", name="learner"
+        ),
+        actors=placement_group(
+            [_bundle(actors.cpus_per_actor, actors.gpus_per_actor)] * actors.count, strategy="SPREAD", name="actors"
+        ),
+    )
+    for name, group in (("learner", placement.learner), ("actors", placement.actors)):
+        ready = await asyncio.to_thread(group.wait, actors.start_deadline_s)
+        if not ready:
+            placement.release()
+            raise DeadlineExceeded(f"resources of the {name}: {group.bundle_specs}", actors.start_deadline_s)
+    return placement
+
+
+def _bundle(cpus: float, gpus: float) -> dict[str, float]:
+    bundle = {name: float(amount) for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+    return bundle or {"CPU": 0.001}

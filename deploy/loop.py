@@ -1,0 +1,122 @@
+"""The loop of a run: rollouts and updates, side by side, joined only by the replay service and the published weights.
+
+coroutine   waits for                                        is unblocked by
+rollout     a free slot of an actor; the replay service's     a finished group; the learner's next batch
+            back-pressure
+updates     enough new trajectories in the pool; the          pushed groups; acknowledgements of all engines
+            engines to take a version
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from actors.pool import ActorPool, PublishedWeights
+from actors.report import eval_metrics
+from cacherl.config import RunConfig
+from cacherl.errors import DeadlineExceeded
+from cacherl.policy import FIRST_VERSION
+from deploy.monitor import Monitor
+from deploy.tasks import TaskStream
+from envs.base import Task
+from learner.group import LearnerGroup
+from replay_service.store import Replay
+from replay_service.plan import Wait
+
+#: Seconds between two attempts to draw a batch.
+_SAMPLE_POLL_S = 0.05
+#: Fields of `ReplayStats` that become metrics of the same name.
+_POOL_METRICS = ("groups", "trajectories", "bytes", "inserted", "sampled", "zero_variance", "evicted")
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """One run's reinforcement learning, from the first published version to the last evaluation."""
+
+    config: RunConfig
+    pool: ActorPool
+    learner: LearnerGroup
+    replay: Replay
+    stream: TaskStream
+    held_out: list[Task]
+    monitor: Monitor
+    version: int = FIRST_VERSION
+
+    async def run(self) -> None:
+        """Train until `run.updates` or `run.stop_at_success`.
+
+        Raises:
+            CacheRLError: whatever ended the rollouts or the updates early.
+        """
+        self.monitor.enter("first weights", "every engine to load the start weights")
+        await self._publish()
+        await self._evaluate()
+        self.monitor.enter("training")
+        await _first_to_end(self._updates(), self.pool.rollout(self.stream, self.monitor.on_report))
+
+    async def _updates(self) -> None:
+        config = self.config
+        while self.version < config.run.updates:
+            batch = f"{self.stream.prefix}-{self.version + 1}"
+            begin = time.monotonic()
+            await self._wait_for_batch(batch)
+            sampled = time.monotonic()
+            self.monitor.show(waiting_for="the learner's update")
+            stats = await self.learner.update(batch)
+            self.version += 1
+            metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
+            if self.version % config.weights.publish_every == 0 or self.version == config.run.updates:
+                metrics["time/publish"] = await self._publish()
+            metrics |= self.monitor.drain() | await self._pool_metrics()
+            self.monitor.on_update(self.version, metrics)
+            if self.version % config.eval.every == 0 or self.version == config.run.updates:
+                success = await self._evaluate()
+                if config.run.stop_at_success is not None and success >= config.run.stop_at_success:
+                    return
+
+    async def _wait_for_batch(self, batch: str) -> None:
+        groups = self.config.learner.batch_size // self.config.rollout.group_size
+        deadline_s = self.config.replay.deadline_s
+        deadline = time.monotonic() + deadline_s
+        while isinstance(plan := await asyncio.to_thread(self.replay.try_sample, batch, groups), Wait):
+            self.monitor.show(waiting_for=str(plan))
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(str(plan), deadline_s)
+            await asyncio.sleep(_SAMPLE_POLL_S)
+
+    async def _publish(self) -> float:
+        begin = time.monotonic()
+        self.monitor.show(waiting_for=f"every engine to load version {self.version}")
+        manifest, buffer = await self.learner.publish(self.version)
+        await self.pool.publish(PublishedWeights(manifest=manifest, buffer=buffer))
+        await asyncio.to_thread(self.replay.set_version, self.version)
+        return time.monotonic() - begin
+
+    async def _evaluate(self) -> float:
+        phase = self.monitor.view.phase
+        self.monitor.enter("evaluation", f"{len(self.held_out)} held-out episodes")
+        metrics = eval_metrics(await self.pool.evaluate(self.held_out, f"evaluation at version {self.version}"))
+        self.monitor.writer.write(self.version, metrics)
+        self.monitor.on_evaluation(metrics)
+        self.monitor.enter(phase)
+        return metrics["eval/success"]
+
+    async def _pool_metrics(self) -> dict[str, float]:
+        await asyncio.to_thread(self.replay.reap)
+        stats = await asyncio.to_thread(self.replay.stats)
+        return {f"replay/{name}": float(getattr(stats, name)) for name in _POOL_METRICS}
+
+
+async def _first_to_end(*coroutines: object) -> None:
+    """Run all; when one ends or fails, stop the others and pass its error on."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]  # type: ignore[call-overload]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,133 @@
+"""Monitor: what the run is doing, as a live view and as metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from actors.report import GroupReport, rollout_metrics
+from cacherl.config import RunConfig
+from cacherl.errors import EnvironmentFault
+from cacherl.metrics import MetricWriter
+from deploy.panel import Panel
+from deploy.run_view import RunView
+
+#: Seconds over which tokens per second are averaged, groups over which training success is.
+_RATE_WINDOW_S = 20.0
+_SUCCESS_WINDOW = 32
+
+
+@dataclass(slots=True)
+class Monitor:
+    """Collects what the loop reports; single-threaded, owned by the driver.
+
+    Attributes:
+        view: the latest state, as the panel shows it.
+        held_out: greedy success of every evaluation so far.
+    """
+
+    config: RunConfig
+    writer: MetricWriter
+    panel: Panel
+    view: RunView
+    started: float = field(default_factory=time.monotonic)
+    held_out: list[float] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    episodes: int = 0
+    _tool_calls: int = 0
+    _failed_in_a_row: int = 0
+    _since_update: list[GroupReport] = field(default_factory=list)
+    _recent: deque[GroupReport] = field(default_factory=lambda: deque(maxlen=_SUCCESS_WINDOW))
+    _tokens: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.started
+
+    def show(self, **changes: object) -> None:
+        """Change fields of the view and draw it."""
+        self.view = replace(self.view, elapsed_s=self.elapsed_s, **changes)  # type: ignore[arg-type]
+        self.panel.show(self.view)
+
+    def enter(self, phase: str, waiting_for: str = "") -> None:
+        """Begin a phase of the run; the time until the next one is booked on it."""
+        self._book()
+        self.show(phase=phase, waiting_for=waiting_for)
+
+    def _book(self) -> None:
+        booked = sum(self.phases.values())
+        if self.view.phase:
+            self.phases[self.view.phase] = self.phases.get(self.view.phase, 0.0) + self.elapsed_s - booked
+
+    def close(self) -> None:
+        """Book the last phase."""
+        self._book()
+
+    def on_report(self, report: GroupReport) -> None:
+        """Take in a finished group.
+
+        Raises:
+            EnvironmentFault: as many groups in a row as rollout.max_failed_groups failed altogether.
+        """
+        self._failed_in_a_row = 0 if report.episodes else self._failed_in_a_row + 1
+        if self._failed_in_a_row > self.config.rollout.max_failed_groups:
+            raise EnvironmentFault(
+                f"{self._failed_in_a_row} groups in a row failed (rollout.max_failed_groups); the last one because of: "
+                f"{report.errors[-1] if report.errors else 'no reason given'}"
+            )
+        self.episodes += len(report.episodes)
+        self._tool_calls += sum(episode.tool_calls for episode in report.episodes)
+        self._since_update.append(report)
+        self._recent.append(report)
+        self._tokens.append((time.monotonic(), sum(episode.sampled_tokens for episode in report.episodes)))
+        metrics = rollout_metrics(list(self._recent))
+        self.show(
+            episodes=self.episodes,
+            tokens_per_s=self.tokens_per_s(),
+            success=metrics.get("rollout/success", 0.0),
+            reward_parts={name.removeprefix("reward/"): value for name, value in metrics.items() if name.startswith("reward/")},
+        )
+
+    def tokens_per_s(self) -> float:
+        """Sampled tokens a second over the last seconds, all actors."""
+        now = time.monotonic()
+        while self._tokens and self._tokens[0][0] < now - _RATE_WINDOW_S:
+            self._tokens.popleft()
+        if not self._tokens:
+            return 0.0
+        return sum(count for _, count in self._tokens) / max(1.0, now - self._tokens[0][0])
+
+    def drain(self) -> dict[str, float]:
+        """Rollout metrics since the last drain."""
+        reports, self._since_update = self._since_update, []
+        return rollout_metrics(reports) | {
+            "rollout/episodes": float(self.episodes),
+            "rollout/tool_calls": float(self._tool_calls),
+            "rollout/tokens_per_s": self.tokens_per_s(),
+            "time/elapsed": self.elapsed_s,
+        }
+
+    def on_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Take in an evaluation."""
+        self.held_out.append(metrics["eval/success"])
+        self.show(held_out=tuple(self.held_out))
+
+    def on_update(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Record one update's metrics and draw."""
+        self.writer.write(version, metrics)
+        self.show(
+            update=version,
+            kl=metrics.get("learner/kl", 0.0),
+            staleness=metrics.get("replay/staleness", 0.0),
+            pool_trajectories=int(metrics.get("replay/trajectories", 0)),
+            pool_groups=int(metrics.get("replay/groups", 0)),
+        )
+
+    def success_window(self) -> float:
+        """Training success over the latest groups."""
+        episodes = [episode.outcome for report in self._recent for episode in report.episodes]
+        return fmean(episodes) if episodes else 0.0

@@ -1,0 +1,27 @@
+"""A research environment whose steps fail: a fault of the environment, not of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cacherl.config import EnvSection
+from envs.registry import load_source
+
+
+class _Broken:
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    async def step(self, text: str, *, finish_reason: str = "stop") -> Any:
+        raise RuntimeError("the planted fault")
+
+
+def broken(section: EnvSection) -> Any:
+    """The source of the family, with broken environments."""
+    source = load_source(section.model_copy(update={"name": "research"}))
+    make_env = source.make_env
+    source.make_env = lambda: _Broken(make_env())  # type: ignore[method-assign]
+    return source

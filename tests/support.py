@@ -1,0 +1,94 @@
+"""Running the `cacherl` command in tests, and counting what a run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+_MARK = "CACHERL_TEST_MARK"
+
+
+@dataclass(slots=True)
+class MarkedProcess:
+    """A command whose descendants all carry a mark in their environment, so that orphans are found too."""
+
+    arguments: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    output: Path = Path(os.devnull)
+    _process: subprocess.Popen[bytes] | None = None
+    _shared_memory: set[str] = field(default_factory=set)
+
+    def start(self) -> MarkedProcess:
+        self._shared_memory = set(os.listdir("/dev/shm"))
+        env = {**os.environ, **self.environment, _MARK: self.mark}
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                self.arguments, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def wait(self, timeout_s: float) -> int:
+        """Exit status."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill_all()
+            raise AssertionError(f"not finished after {timeout_s} s:\n{self.text()[-4000:]}") from None
+
+    def send(self, sig: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(sig)
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Poll until `condition`, while the command runs."""
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill_all()
+                raise AssertionError(f"never saw {what}:\n{self.text()[-4000:]}")
+            time.sleep(0.2)
+
+    def alive(self) -> dict[int, str]:
+        """Marked processes that exist now: pid -> command line."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if self.mark.encode() in (entry / "environ").read_bytes():
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                except OSError:
+                    continue
+        return found
+
+    def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[str]]:
+        """Processes still there after `grace_s`, and files in shared memory that were not there before."""
+        deadline = time.monotonic() + grace_s
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return self.alive(), set(os.listdir("/dev/shm")) - self._shared_memory
+
+    def kill_all(self) -> None:
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def train_command(config: str, *overrides: str) -> list[str]:
+    """Command line of a training run."""
+    return [sys.executable, "-m", "deploy", "train", "--config", f"deploy/configs/{config}.yaml", *overrides]
