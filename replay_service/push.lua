@@ -4,7 +4,7 @@ if not cfg then return reply({ status = 'unconfigured' }) end
 local payload = P .. 'g:' .. A.gid
 
 if call('ZSCORE', IDS, A.gid) then
-  if call('HEXISTS', M, A.gid) == 1 then call('PERSIST', payload) end
+  if call('HEXISTS', M, A.gid) == 1 then call('PERSIST', payload) else call('UNLINK', payload) end
   bump('duplicates', 1)
   return reply({ status = 'dup' })
 end
