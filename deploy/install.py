@@ -55,7 +55,7 @@ def problem_of_machine(
         version: major and minor version of the running Python.
         has_venv: this Python can make virtual environments with pip in them.
         compiler: path of the C++ compiler, None if there is none.
-        python_header: where Python.h of the running Python should be; DeepSpeed compiles an operator against it.
+        python_header: where Python.h of the running Python should be; torch compiles kernels against it at run time.
     """
     if (system, machine) != ("Linux", "x86_64"):
         return f"the CPU stack is pinned for x86-64 Linux, this is {system} on {machine}; there is no lock for it yet"
@@ -65,9 +65,9 @@ def problem_of_machine(
     if not has_venv:
         return "this Python has no venv module with pip; apt-get install python3.11-venv"
     if compiler is None:
-        return "no C++ compiler found (DeepSpeed compiles an operator); apt-get install g++, or set CXX"
+        return "no C++ compiler found (torch compiles kernels at run time); apt-get install g++, or set CXX"
     if not python_header.exists():
-        return f"{python_header} is missing (DeepSpeed compiles an operator against it); apt-get install python3.11-dev"
+        return f"{python_header} is missing (torch compiles kernels against it at run time); apt-get install python3.11-dev"
     return None
 
 
