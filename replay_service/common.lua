@@ -9,6 +9,9 @@
 --   :ev       ZSET    gid -> rank of eviction, lowest first
 --   :ver      ZSET    gid -> lowest policy version
 --   :vh       HASH    lowest policy version -> number of groups
+--   :cool     ZSET    gid -> number of batches drawn from which it may be sampled again
+--   :task     HASH    task -> its newest group, when only that is kept
+--   :gc       ZSET    gid -> unix ms from which its payload on another endpoint may be deleted
 --   :ids      ZSET    gid -> sequence number of the most recent pushes, so that a repeated one is recognised
 --   :ls       ZSET    batch -> unix time at which its lease ends, in ms
 --   :b:<b>    STRING  plan of a batch, for every rank that asks for it
@@ -24,11 +27,11 @@ local call = redis.call
 local A = cmsgpack.unpack(ARGV[1])
 local P = string.sub(KEYS[1], 1, -3)
 local ST, M, NEW, CLK, EV, VER, VH = KEYS[1], P .. 'm', P .. 'new', P .. 'clk', P .. 'ev', P .. 'ver', P .. 'vh'
-local IDS, LS = P .. 'ids', P .. 'ls'
--- priority, sequence, unix s of the push, residual kept while not indexed, lowest and highest version,
+local IDS, LS, COOL, TASK, GC = P .. 'ids', P .. 'ls', P .. 'cool', P .. 'task', P .. 'gc'
+-- priority, sequence, unix s of the push, residual kept while not indexed, divergence, lowest and highest version,
 -- trajectories, tokens, bytes, uses, open leases, successes; then the task id
-local FORMAT = '<ddddi4i4I4I4I4I4I4I4'
-local HEAD = 64
+local FORMAT = '<dddddi4i4I4I4I4I4I4I4'
+local HEAD = 72
 local OLDEST_HALVINGS = 40
 local REBASE_HALVINGS = 16
 local REBASE_CLOCK = 16384
@@ -75,15 +78,17 @@ local function load_meta(gid)
   local raw = call('HGET', M, gid)
   if not raw then return nil end
   local m = {}
-  m.p, m.seq, m.at, m.res, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses, m.leases, m.wins = struct.unpack(FORMAT, raw)
+  m.p, m.seq, m.at, m.res, m.div, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses, m.leases, m.wins = struct.unpack(FORMAT, raw)
   m.task = string.sub(raw, HEAD + 1)
   return m
 end
 
 local function save_meta(gid, m)
-  call('HSET', M, gid, struct.pack(FORMAT, m.p, m.seq, m.at, m.res, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses, m.leases,
-    m.wins) .. m.task)
+  call('HSET', M, gid, struct.pack(FORMAT, m.p, m.seq, m.at, m.res, m.div, m.vmin, m.vmax, m.n, m.tokens, m.bytes, m.uses,
+    m.leases, m.wins) .. m.task)
 end
+
+local function clamped(p) return math.min(math.max(p ^ cfg.alpha, 1e-6), 1e6) end
 
 local function weight_under(config, base, p, version)
   if p <= 0 then return 0 end
@@ -108,6 +113,7 @@ local function eligible() return call('ZCARD', NEW) + call('ZCARD', CLK) end
 local function place(gid, m, residual)
   m.res = residual
   if m.p <= 0 or (cfg.max_uses > 0 and m.uses >= cfg.max_uses) then return end
+  if cfg.cooldown > 0 and call('ZSCORE', COOL, gid) then return end
   local index, clock = index_of(m)
   call('ZADD', index, string.format('%.17g', get(clock) + residual), gid)
   bump('mass', weight(m.p, m.vmin))
@@ -123,46 +129,74 @@ local function displace(gid, m)
   return math.max(tonumber(score) - get(clock), 0)
 end
 
--- Forget a group. The payload of one that a learner holds stays until the lease must have ended.
+-- Rank of eviction, lowest first. Ties go to the older; a utility is a base-free log2 of the weight.
+local AGES = 1e8
+local function rank_of(m)
+  if cfg.eviction == 'stalest' then return m.vmin * AGES + m.seq % AGES end
+  if cfg.eviction == 'divergent' then return -math.floor(math.min(m.div, 800) * 1e5) * AGES + m.seq % AGES end
+  if cfg.eviction == 'utility' then
+    if m.p <= 0 then return -1e9 end
+    return math.log(clamped(m.p)) / math.log(2) + (cfg.half_life > 0 and m.vmin / cfg.half_life or 0)
+  end
+  return m.seq
+end
+
+local function rank(gid, m) call('ZADD', EV, string.format('%.17g', rank_of(m)), gid) end
+
+-- Free a payload; that of a group which a learner holds once its lease must have ended.
+local function free_payload(gid, m)
+  if cfg.shards > 0 then
+    call('ZADD', GC, m.leases > 0 and now_ms() + cfg.lease_ms or 0, gid)
+  elseif m.leases > 0 then
+    call('PEXPIRE', P .. 'g:' .. gid, cfg.lease_ms)
+  else
+    call('UNLINK', P .. 'g:' .. gid)
+  end
+end
+
+-- Forget a group.
 local function remove(gid, m)
   displace(gid, m)
   call('HDEL', M, gid)
   call('ZREM', EV, gid)
   call('ZREM', VER, gid)
+  call('ZREM', COOL, gid)
+  if cfg.newest and call('HGET', TASK, m.task) == gid then call('HDEL', TASK, m.task) end
   if call('HINCRBY', VH, m.vmin, -1) <= 0 then call('HDEL', VH, m.vmin) end
   bump('groups', -1)
   bump('traj', -m.n)
   bump('tokens', -m.tokens)
   bump('bytes', -m.bytes)
-  if m.leases > 0 then call('PEXPIRE', P .. 'g:' .. gid, cfg.lease_ms) else call('UNLINK', P .. 'g:' .. gid) end
+  free_payload(gid, m)
 end
 
--- Give every group the residual that its weight asks for under another base or another configuration, and set both clocks to 0.
+-- Give every group the residual, rank and index that another base or configuration asks for, and set both clocks to 0.
 -- O(groups); needed once in REBASE_HALVINGS half-lives.
-local function rekey(old_cfg, new_cfg, new_base)
-  local old_base, mass = get('base'), 0
-  for index, clock in pairs({ [NEW] = 'now_new', [CLK] = 'now_clk' }) do
-    local entries = call('ZRANGE', index, 0, -1, 'WITHSCORES')
-    local now = get(clock)
-    for i = 1, #entries, 2 do
-      local m = load_meta(entries[i])
-      local before = weight_under(old_cfg, old_base, m.p, m.vmin)
-      local after = weight_under(new_cfg, new_base, m.p, m.vmin)
-      local residual = math.max(tonumber(entries[i + 1]) - now, 0) * before / after
-      call('ZADD', index, string.format('%.17g', residual), entries[i])
-      mass = mass + after
-    end
-    set(clock, 0)
-  end
+local function rekey(new_cfg, new_base)
+  local old_cfg, old_base, clocks = cfg, get('base'), { now_new = get('now_new'), now_clk = get('now_clk') }
   cfg = new_cfg
   set('base', new_base)
-  set('mass', mass)
+  set('now_new', 0)
+  set('now_clk', 0)
+  set('mass', 0)
+  for _, gid in ipairs(call('HKEYS', M)) do
+    local m = load_meta(gid)
+    local index, clock = index_of(m)
+    local score = call('ZSCORE', index, gid)
+    local residual = score and math.max(tonumber(score) - clocks[clock], 0) or m.res
+    local before, after = weight_under(old_cfg, old_base, m.p, m.vmin), weight(m.p, m.vmin)
+    if before > 0 then residual = residual * before / after end
+    if score then call('ZREM', index, gid) end
+    place(gid, m, residual)
+    save_meta(gid, m)
+    if old_cfg.eviction ~= new_cfg.eviction or new_cfg.eviction == 'utility' then rank(gid, m) end
+  end
 end
 
 -- Keep weights and clocks within what doubles resolve.
 local function rebase_if_needed()
   local far = cfg.half_life > 0 and math.abs(get('ver') - get('base')) >= REBASE_HALVINGS * cfg.half_life
-  if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, cfg, get('ver')) end
+  if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, get('ver')) end
 end
 
 -- Drop up to `limit` groups that are staler than allowed; returns how many.
@@ -192,6 +226,7 @@ local function release(batch, expired)
       if expired then
         local residual = displace(entry[1], m) or m.res
         m.uses = m.uses - 1
+        call('ZREM', COOL, entry[1])
         place(entry[1], m, residual)
       end
       if m.leases == 0 and cfg.max_uses > 0 and m.uses >= cfg.max_uses then

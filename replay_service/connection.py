@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -26,7 +28,8 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from cacherl.errors import ReplayError
+from cacherl.errors import ConfigError, ReplayError
+from cacherl.replay_settings import ReplaySettings
 from replay_service import scripts
 
 logger = logging.getLogger(__name__)
@@ -44,19 +47,24 @@ class Connection:
 
     Args:
         url: redis:// or rediss:// with username, password and TLS options (``?ssl_ca_certs=/path``).
-        reconnect_s: seconds for which an operation keeps trying to reach the server.
+        settings: reconnect_s, and the credentials and CA file that the URL leaves out.
 
     Raises:
         ReplayError: the URL is malformed.
+        ConfigError: credentials or TLS options that cannot be used.
     """
 
-    def __init__(self, url: str, *, reconnect_s: float) -> None:
+    def __init__(self, url: str, settings: ReplaySettings) -> None:
         self._where = _without_secrets(url)
-        self._reconnect_s = reconnect_s
+        self._reconnect_s = settings.reconnect_s
         self._closed = threading.Event()
         try:
             self._client = redis.Redis.from_url(
-                url, socket_timeout=_SOCKET_TIMEOUT_S, socket_connect_timeout=5.0, retry=Retry(NoBackoff(), 0)
+                url,
+                socket_timeout=_SOCKET_TIMEOUT_S,
+                socket_connect_timeout=5.0,
+                retry=Retry(NoBackoff(), 0),
+                **_access(url, settings),
             )
         except (ValueError, TypeError) as error:
             raise ReplayError(f"replay.url {self._where!r} is not a redis:// or rediss:// URL: {error}") from None
@@ -92,10 +100,9 @@ class Connection:
                 raise ReplayError(f"replay server {self._where}: {error}") from error
         raise AssertionError("unreachable")
 
-    def script(self, name: str, state_key: str, arguments: Mapping[str, Any]) -> Any:
-        """Run a script and decode its answer."""
-        packed = scripts.pack(arguments)
-        return self.run(lambda client: scripts.unpack(_evaluate(client, scripts.load(name), state_key, packed)))
+    def script(self, name: str, state_key: str, arguments: bytes) -> Any:
+        """Run a script on packed arguments and decode its answer."""
+        return self.run(lambda client: scripts.unpack(_evaluate(client, scripts.load(name), state_key, arguments)))
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless the connection is closed meanwhile.
@@ -128,6 +135,24 @@ def _evaluate(client: redis.Redis, script: scripts.Script, state_key: str, packe
         return cast(bytes, client.evalsha(script.sha, 1, state_key, packed))
     except NoScriptError:
         return cast(bytes, client.eval(script.source, 1, state_key, packed))
+
+
+def _access(url: str, settings: ReplaySettings) -> dict[str, str]:
+    """What the settings add to the URL, which prevails."""
+    access: dict[str, str] = {}
+    if settings.username is not None:
+        access["username"] = settings.username
+    if settings.password_env is not None:
+        if settings.password_env not in os.environ:
+            raise ConfigError(f"replay.password_env: the environment has no variable {settings.password_env}")
+        access["password"] = os.environ[settings.password_env]
+    if settings.ca_file is not None:
+        if not url.startswith("rediss://"):
+            raise ConfigError("replay.ca_file needs a rediss:// URL")
+        if not Path(settings.ca_file).is_file():
+            raise ConfigError(f"replay.ca_file: no file {settings.ca_file}")
+        access["ssl_ca_certs"] = settings.ca_file
+    return access
 
 
 def _without_secrets(url: str) -> str:

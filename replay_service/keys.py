@@ -57,6 +57,11 @@ class Keys:
         """Batch -> end of its lease."""
         return self._key("ls")
 
+    @property
+    def garbage(self) -> str:
+        """Groups whose payload on another server may be deleted."""
+        return self._key("gc")
+
     def payload(self, group_id: str) -> str:
         """Payload of one group."""
         return self._key(f"g:{group_id}")

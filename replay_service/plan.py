@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cacherl.replay_settings import ReplaySettings
+from replay_service import scripts
+
 PushStatus = Literal["ok", "dup", "stale", "throttle"]
 AckStatus = Literal["ok", "dup", "late"]
 WaitReason = Literal["inserted", "eligible", "stale"]
@@ -56,7 +59,7 @@ class PlanEntry:
     Attributes:
         priority: p as pushed or last acknowledged.
         probability: chance of this group in a single draw, its share of the pool's mass at the time.
-        inclusion: chance of it to be anywhere in the batch, in (0, 1].
+        inclusion: chance of it to be anywhere in the batch, in (0, 1]; exact for fresh_fraction 0.
         is_weight: factor of the loss against the sampling bias, in (0, 1], 1 at the batch's least likely group.
         version, max_version: lowest and highest policy version of its tokens.
         uses: earlier draws.
@@ -95,46 +98,58 @@ class SamplePlan:
         return len(self.entries)
 
 
-def importance_weights(masses: Sequence[float], beta: float) -> list[float]:
+def importance_weights(chances: Sequence[float], beta: float) -> list[float]:
     """(N P_i)^-beta / max_j (N P_j)^-beta over a batch (PER, 1511.05952, section 3.4).
 
     Args:
-        masses: sampling weight of each drawn group, in any common unit: N and the normaliser cancel.
+        chances: P of each drawn group, in any common unit: N and the normaliser cancel.
         beta: 0 gives 1 for all.
     """
-    least = min(masses, default=1.0)
-    return [(mass / least) ** -beta for mass in masses]
+    least = min(chances, default=1.0)
+    return [(chance / least) ** -beta for chance in chances]
 
 
-def inclusion_probability(mass: float, horizon: float) -> float:
-    """Chance that a group's event fell within the exposure up to the first event that was not drawn: 1 - exp(-mass * horizon).
+def inclusion_probability(mass: float, exposure: float) -> float:
+    """Chance that a group's event fell within the exposure up to the first event that was not drawn: 1 - exp(-mass * exposure).
 
-    A negative horizon says that nothing was left undrawn.
+    A negative exposure says that nothing was left undrawn.
     """
-    return 1.0 if horizon < 0 else -math.expm1(-mass * horizon)
+    return 1.0 if exposure < 0 else -math.expm1(-mass * exposure)
 
 
-def read_plan(batch_id: str, plan: Mapping[bytes, Any], *, beta: float, repeated: bool) -> SamplePlan:
+def annealed_beta(settings: ReplaySettings, batch_number: int) -> float:
+    """The importance exponent of the pool's n-th batch; 0 when importance sampling is off."""
+    if not settings.importance_sampling:
+        return 0.0
+    if settings.importance_beta_final is None:
+        return settings.importance_beta
+    progress = min(batch_number / settings.importance_anneal, 1.0)
+    return settings.importance_beta + progress * (settings.importance_beta_final - settings.importance_beta)
+
+
+def read_plan(batch_id: str, plan: Mapping[bytes, Any], settings: ReplaySettings, *, repeated: bool) -> SamplePlan:
     """Build the plan from what sample.lua stored."""
-    rows = plan[b"entries"]
-    weights = importance_weights([row[1] for row in rows], beta)
-    total, horizon = plan[b"mass"], plan[b"horizon"]
+    rows, total = plan[b"entries"], plan[b"mass"]
+    single = [min(row[1] / total, 1.0) for row in rows]
+    inclusion = [inclusion_probability(row[1], row[9]) for row in rows]
+    base = inclusion if settings.importance_base == "inclusion" else single
+    weights = importance_weights(base, annealed_beta(settings, plan[b"number"]))
     return SamplePlan(
         batch_id=batch_id,
-        entries=tuple(_entry(row, weight, total, horizon) for row, weight in zip(rows, weights, strict=True)),
+        entries=tuple(_entry(*parts) for parts in zip(rows, single, inclusion, weights, strict=True)),
         pool_groups=plan[b"pool"],
         learner_version=plan[b"version"],
         repeated=repeated,
     )
 
 
-def _entry(row: Sequence[Any], is_weight: float, total: float, horizon: float) -> PlanEntry:
-    gid, mass, priority, version, highest, trajectories, tokens, size, uses = row
+def _entry(row: Sequence[Any], probability: float, inclusion: float, is_weight: float) -> PlanEntry:
+    gid, _, priority, version, highest, trajectories, tokens, size, uses, _ = row
     return PlanEntry(
-        group_id=gid.decode(errors="surrogatepass"),
+        group_id=scripts.text(gid),
         priority=float(priority),
-        probability=min(mass / total, 1.0),
-        inclusion=inclusion_probability(mass, horizon),
+        probability=probability,
+        inclusion=inclusion,
         is_weight=is_weight,
         version=version,
         max_version=highest,

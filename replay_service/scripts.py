@@ -34,5 +34,10 @@ def pack(arguments: Mapping[str, Any]) -> bytes:
 
 
 def unpack(answer: bytes) -> Any:
-    """What a script or a stored plan says; text that Lua holds as bytes comes back as str, binary values as bytes."""
+    """What a script or a stored plan says; all its strings are bytes."""
     return msgpack.unpackb(answer, raw=True)
+
+
+def text(value: bytes) -> str:
+    """A string that went through Lua."""
+    return value.decode(errors="surrogatepass")

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
+
+import redis
+
+from cacherl.errors import ReplayError
+from replay_service.configuration import flow_of
+from replay_service.connection import Connection
+from replay_service.keys import Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +28,10 @@ class ReplayStats:
         inserted: trajectories accepted; successes: those with outcome 1.
         sampled: trajectories handed to learners; batches: in how many batches.
         zero_variance: groups accepted at priority 0.
-        evicted, stale_refused, stale_dropped, retired, orphans: groups evicted for room; refused at the push and dropped later
-            for staleness; removed at max_uses; whose payload was lost.
+        evicted, cleared, superseded, pruned: groups removed for room, by clear_every, for a newer one of their
+            task, on request.
+        stale_refused, stale_dropped: groups refused at the push, and dropped later, for staleness.
+        retired, orphans: groups removed at max_uses; whose payload was lost.
         duplicates, expired, late: repeated pushes; leases given back; acknowledgements that came after that.
         push_waits, sample_waits: attempts that were told to wait.
         due: trajectories that must have arrived before the next batch; arrived: how many have (since the flow
@@ -43,6 +53,9 @@ class ReplayStats:
     batches: int
     zero_variance: int
     evicted: int
+    cleared: int
+    superseded: int
+    pruned: int
     stale_refused: int
     stale_dropped: int
     retired: int
@@ -66,23 +79,34 @@ _STORED_AS = {
 _COMPUTED = ("eligible", "never_sampled", "leases", "versions", "due", "arrived")
 
 
-def read_stats(
-    state: Mapping[bytes, bytes], versions: Mapping[bytes, bytes], fresh: int, used: int, leases: int, flow: tuple[int, int]
-) -> ReplayStats:
-    """Build the record.
+def fetch_stats(index: Connection, keys: Keys) -> ReplayStats:
+    """Read the record in one round trip.
 
-    Args:
-        state: the pool's hash of counters.
-        versions: policy version -> number of groups, as stored.
-        fresh, used: sizes of the two sampling indices.
-        flow: (warmup_steps, update_frequency) that the pool is run with.
+    Raises:
+        ReplayError: there is no such pool.
     """
+
+    def read(client: redis.Redis) -> list[Any]:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(keys.state)
+            pipe.hgetall(keys.versions)
+            for name in (keys.never_sampled, keys.sampled, keys.leases):
+                pipe.zcard(name)
+            return list(pipe.execute())
+
+    state, versions, fresh, used, leases = index.run(read)
+    if b"cfg" not in state:
+        raise ReplayError(f"there is no pool {keys.namespace!r} at {index.where} any more")
+    return _build(state, versions, fresh, used, leases)
+
+
+def _build(state: Mapping[bytes, bytes], versions: Mapping[bytes, bytes], fresh: int, used: int, leases: int) -> ReplayStats:
 
     def number(name: str | bytes) -> int:
         return int(float(state.get(name.encode() if isinstance(name, str) else name, b"0")))
 
     plain = {f.name: number(_STORED_AS.get(f.name, f.name)) for f in fields(ReplayStats) if f.name not in _COMPUTED}
-    warmup, frequency = flow
+    warmup, frequency = flow_of(state[b"cfg"])
     return ReplayStats(
         **plain,
         eligible=fresh + used,

@@ -5,32 +5,29 @@ from __future__ import annotations
 import logging
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
-
-import redis
-from redis.exceptions import NoScriptError
+from typing import Any
 
 from cacherl.codec import decode_group, encode_group
-from cacherl.errors import ReplayError
+from cacherl.errors import CodecError, ReplayError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
 from replay_service import configuration, scripts
 from replay_service.connection import Connection
-from replay_service.health import check_server
+from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
+from replay_service.payloads import BesideIndex, Payloads, Sharded
 from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
-from replay_service.stats import ReplayStats, read_stats
+from replay_service.stats import ReplayStats, fetch_stats
 from replay_service.waiting import polls
 
 logger = logging.getLogger(__name__)
 
-#: Payloads read with one command: enough to keep the wire busy, few enough that one reader does not stall the others.
-_FETCH_CHUNK = 32
-#: A payload that was set but not indexed disappears after this; acceptance removes the expiry.
-_UNCLAIMED_MS = 60_000
+_LARGEST_BATCH = 10_000
+_ITERATE_CHUNK = 64
 
 
 class Replay:
@@ -41,23 +38,37 @@ class Replay:
     Args:
         url: redis:// or rediss:// with username, password and TLS options.
         namespace: prefix of all keys.
-        settings: the pool's rules; the last opener's apply to all clients. None joins an existing pool with its own rules.
+        settings: the pool's rules; the last opener's apply to all clients. None joins an existing pool.
         seed: of the sampling draws; None takes entropy.
+        join: use the rules of an existing pool; of `settings`, only what concerns the connection and the payloads counts.
 
     Raises:
         ReplayError: malformed URL. Nothing is connected yet; `check` does.
+        ConfigError: credentials or TLS options that cannot be used.
     """
 
-    def __init__(self, url: str, namespace: str, settings: ReplaySettings | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        settings: ReplaySettings | None = None,
+        *,
+        seed: int | None = None,
+        join: bool = False,
+    ) -> None:
         self._settings = settings or ReplaySettings()
-        self._configures = settings is not None
-        self._configured = False
+        self._joins = join or settings is None
+        self._ready = False
         self._keys = Keys(namespace)
-        self._connection = Connection(url, reconnect_s=self._settings.reconnect_s)
+        self._index = Connection(url, self._settings)
+        self._payloads: Payloads = BesideIndex(self._index, self._keys)
+        if self._settings.shards:
+            shards = [Connection(shard, self._settings) for shard in self._settings.shards]
+            self._payloads = Sharded(self._index, shards, self._keys)
         self._draws = ExponentialDraws(seed)
 
     def __repr__(self) -> str:
-        return f"Replay({self._connection.where}, {self._keys.namespace!r})"
+        return f"Replay({self._index.where}, {self._keys.namespace!r})"
 
     def __enter__(self) -> Replay:
         return self
@@ -65,18 +76,21 @@ class Replay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def __len__(self) -> int:
+        return self.stats().groups
+
     def check(self) -> None:
-        """Connect, verify that the server can hold a pool, and apply the settings.
+        """Connect, verify that the servers can hold a pool, and apply the settings.
 
         Raises:
             ReplayError: unreachable, refused, too old, without scripting, or set to evict keys when memory is short.
         """
-        self._connection.run(check_server)
-        self._configure()
+        self._payloads.check()
+        self._open()
 
     def reset_flow(self) -> None:
         """Start warm-up and update_frequency afresh from what the pool holds: after a resume, no backlog is owed."""
-        self._configure(reset=True)
+        self._script("configure", {"reset": True})
 
     def try_push(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """Store a group, all or nothing, without waiting.
@@ -86,10 +100,10 @@ class Replay:
 
         Raises:
             ValueError: negative or non-finite priority.
-            CodecError: the group cannot be encoded.
+            CodecError: the group cannot be encoded, or is larger than max_group_bytes.
             ReplayError: out of memory, unreachable, or larger than the whole pool may be.
         """
-        return self._send(group.group_id, self._encode(group), self._describe(group, priority))
+        return self._send(group.group_id, self._encode(group), _facts(group, priority))
 
     def push(self, group: TrajectoryGroup, *, priority: float, deadline_s: float | None = None) -> PushResult:
         """`try_push` that waits while the pool asks the actors to.
@@ -100,32 +114,36 @@ class Replay:
         Raises:
             DeadlineExceeded: still asked to wait; the caller keeps the group and may push it again.
         """
-        payload, facts = self._encode(group), self._describe(group, priority)
-        for poll in polls(self._connection, self._settings.deadline_s if deadline_s is None else deadline_s):
+        payload, facts = self._encode(group), _facts(group, priority)
+        for poll in polls(self._index, self._settings.deadline_s if deadline_s is None else deadline_s):
             result = self._send(group.group_id, payload, facts)
             if result.status != "throttle":
                 return result
             poll.missing = f"the learner to catch up ({result.have} trajectories arrived, {result.need} allowed)"
         raise AssertionError("unreachable")
 
+    def restore(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
+        """`try_push` of a group that no actor has just made: it waits for nobody and does not count as arrived."""
+        return self._send(group.group_id, self._encode(group), {**_facts(group, priority), "import": True})
+
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
 
         Args:
             batch_id: who asks again with the same id, on whatever rank, gets the same batch.
-            groups: how many, >= 1.
+            groups: how many, 1 to 10 000.
 
         Raises:
-            ValueError: groups < 1.
+            ValueError: groups out of range.
             ReplayError: the service failed.
         """
-        if groups < 1:
-            raise ValueError(f"groups must be >= 1, got {groups}")
+        if not 1 <= groups <= _LARGEST_BATCH:
+            raise ValueError(f"groups must lie in 1..{_LARGEST_BATCH}, got {groups}")
         answer = self._script("sample", {"batch": batch_id, "k": groups, "draws": self._draws.packed(groups)})
         if answer[b"status"] == b"wait":
             return Wait(reason=answer[b"reason"].decode(), have=int(answer[b"have"]), need=int(answer[b"need"]))
-        beta = self._settings.importance_beta if self._settings.importance_sampling else 0.0
-        return read_plan(batch_id, scripts.unpack(answer[b"plan"]), beta=beta, repeated=answer[b"status"] == b"again")
+        repeated = answer[b"status"] == b"again"
+        return read_plan(batch_id, scripts.unpack(answer[b"plan"]), self._settings, repeated=repeated)
 
     def sample(self, batch_id: str, groups: int, *, deadline_s: float | None = None) -> SamplePlan:
         """`try_sample` that waits.
@@ -133,7 +151,7 @@ class Replay:
         Raises:
             DeadlineExceeded: no batch within `deadline_s` seconds (None: the settings'); says what was missing.
         """
-        for poll in polls(self._connection, self._settings.deadline_s if deadline_s is None else deadline_s):
+        for poll in polls(self._index, self._settings.deadline_s if deadline_s is None else deadline_s):
             plan = self.try_sample(batch_id, groups)
             if isinstance(plan, SamplePlan):
                 return plan
@@ -147,164 +165,190 @@ class Replay:
             CodecError: a payload is not a valid group.
             ReplayError: the service failed.
         """
-        groups: list[TrajectoryGroup | None] = []
-        for start in range(0, len(group_ids), _FETCH_CHUNK):
-            keys = [self._keys.payload(gid) for gid in group_ids[start : start + _FETCH_CHUNK]]
-            payloads: list[bytes | None] = self._connection.run(lambda client, keys=keys: client.mget(keys))  # type: ignore[misc]
-            groups.extend(None if payload is None else decode_group(payload) for payload in payloads)
-        missing = [gid for gid, group in zip(group_ids, groups, strict=True) if group is None]
+        limit = self._settings.max_group_bytes
+        payloads = self._payloads.read(group_ids)
+        missing = [group_id for group_id, payload in zip(group_ids, payloads, strict=True) if payload is None]
         if missing:
-            self._script("forget", {"gids": missing})
-        return groups
+            self._script("forget", {"gids": missing, "sure": bool(self._settings.shards)})
+        return [None if payload is None else decode_group(payload, max_bytes=limit) for payload in payloads]
 
-    def ack(self, batch_id: str, *, rank: int = 0, world: int = 1, priorities: Mapping[str, float]) -> AckStatus:
+    def get(self, group_id: str) -> TrajectoryGroup | None:
+        """One group, or None."""
+        return self.fetch([group_id])[0]
+
+    def ack(
+        self,
+        batch_id: str,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        priorities: Mapping[str, float],
+        divergences: Mapping[str, float] | None = None,
+    ) -> AckStatus:
         """Report a batch as trained on, with new priorities of (this rank's share of) its groups.
 
         The lease ends once `world` ranks have acknowledged. 'dup': this rank did already; 'late': the lease had ended, the
         call is ignored. Groups that were evicted meanwhile are skipped.
 
+        Args:
+            divergences: group -> how far its policy is from the current one, >= 0, for eviction 'divergent'; a group without
+                a figure counts as 0.
+
         Raises:
-            ValueError: negative or non-finite priority.
+            ValueError: negative or non-finite priority or divergence.
         """
-        for gid, priority in priorities.items():
-            _check_priority(gid, priority)
-        values = struct.pack(f"<{len(priorities)}d", *priorities.values())
-        answer = self._script(
-            "ack",
-            {
-                "batch": batch_id,
-                "rank": rank,
-                "world": world,
-                "gids": list(priorities),
-                "p": values,
-                "draws": self._draws.packed(len(priorities)),
-            },
-        )
-        status: AckStatus = answer[b"status"].decode()
+        _check_finite("priority", priorities)
+        _check_finite("divergence", divergences or {})
+        arguments = {
+            "batch": batch_id,
+            "rank": rank,
+            "world": world,
+            "gids": list(priorities),
+            "p": _doubles(priorities.values()),
+            "draws": self._draws.packed(len(priorities)),
+        }
+        if divergences is not None:
+            arguments["div"] = _doubles(divergences.get(group_id, 0.0) for group_id in priorities)
+        status: AckStatus = self._script("ack", arguments)[b"status"].decode()
         return status
 
     def reap(self, limit: int = 1000) -> int:
         """Give back leases that have ended and drop what is too stale; returns the number of leases. Sampling does it too."""
-        return int(self._script("reap", {"limit": limit})[b"leases"])
+        ended = int(self._script("reap", {"limit": limit})[b"leases"])
+        self._payloads.collect()
+        return ended
 
     def set_version(self, version: int) -> int:
         """Tell the pool the learner's version; returns how many groups became too stale and were dropped."""
         return int(self._script("version", {"version": version})[b"stale"])
 
     def stats(self) -> ReplayStats:
-        """Counters of the pool.
+        """Counters of the pool, in one round trip.
 
         Raises:
             ReplayError: there is no such pool.
         """
-        keys = self._keys
+        self._open()
+        return fetch_stats(self._index, self._keys)
 
-        def read(client: redis.Redis) -> list[Any]:
-            with client.pipeline(transaction=True) as pipe:
-                pipe.hgetall(keys.state)
-                pipe.hgetall(keys.versions)
-                for index in (keys.never_sampled, keys.sampled, keys.leases):
-                    pipe.zcard(index)
-                return list(pipe.execute())
+    def profile(self) -> PoolProfile:
+        """Distributions over the groups; reads the whole index."""
+        return profile(self.entries(), learner_version=self.stats().version, now=time.time())
 
-        state, versions, fresh, used, leases = self._connection.run(read)
-        if b"cfg" not in state:
-            self._configure()
-            return self.stats()
-        return read_stats(state, versions, fresh, used, leases, configuration.flow_of(state[b"cfg"]))
+    def entries(self) -> Iterator[GroupInfo]:
+        """What the index knows of each group, in no order, while the pool is in use."""
+        self._open()
+        seen: set[bytes] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, part = self._index.run(lambda client, at=cursor or 0: client.hscan(self._keys.meta, at, count=500))  # type: ignore[misc]
+            for group_id, meta in part.items():
+                if group_id not in seen:
+                    seen.add(group_id)
+                    yield read_info(group_id, meta)
+
+    def iterate(self, group_ids: Sequence[str]) -> Iterator[TrajectoryGroup | None]:
+        """`fetch` that holds only a few groups at a time."""
+        for start in range(0, len(group_ids), _ITERATE_CHUNK):
+            yield from self.fetch(group_ids[start : start + _ITERATE_CHUNK])
+
+    def prune(self, group_ids: Sequence[str]) -> int:
+        """Remove groups; returns how many there were. One that a learner holds stays readable for its lease."""
+        removed = 0
+        for start in range(0, len(group_ids), 1000):
+            removed += int(self._script("prune", {"gids": list(group_ids[start : start + 1000])})[b"pruned"])
+        self._payloads.collect()
+        return removed
 
     def clear(self) -> int:
         """Delete this pool, and nothing else on the server; returns the number of keys."""
-
-        def delete(client: redis.Redis) -> int:
-            return sum(int(client.unlink(*batch)) for batch in _batches(client, self._keys.everything))
-
-        self._configured = False
-        return self._connection.run(delete)
+        self._ready = False
+        return self._payloads.clear()
 
     def close(self) -> None:
-        """Release the connection and end waits of other threads; idempotent."""
-        self._connection.close()
+        """Release the connections and end waits of other threads; idempotent."""
+        self._payloads.close()
 
     def _encode(self, group: TrajectoryGroup) -> bytes:
-        return encode_group(group)
-
-    def _describe(self, group: TrajectoryGroup, priority: float) -> dict[str, Any]:
-        _check_priority(group.group_id, priority)
-        low, high = group.version_range
-        return {
-            "gid": group.group_id,
-            "n": len(group),
-            "tokens": group.num_tokens,
-            "vmin": low,
-            "vmax": high,
-            "p": float(priority),
-            "wins": int((group.outcomes >= 1).sum()),
-            "task": group.task_id,
-        }
+        settings = self._settings
+        payload = encode_group(group, compress=settings.compress, half_logprobs=settings.half_logprobs)
+        if len(payload) > settings.max_group_bytes:
+            raise CodecError(
+                f"group {group.group_id!r} has {len(payload)} bytes, max_group_bytes is {settings.max_group_bytes}"
+            )
+        return payload
 
     def _send(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> PushResult:
-        packed = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
-        key = self._keys.payload(group_id)
-        answer = self._configured_answer(lambda: self._connection.run(lambda client: self._write(client, key, payload, packed)))
+        arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
+        answer = self._opened(lambda: self._payloads.push(group_id, payload, arguments))
         status = answer[b"status"].decode()
         if status == "toolarge":
             raise ReplayError(
-                f"group {group_id!r} has {answer[b'have']} trajectories, more than the pool's {answer[b'need']}: "
-                "raise replay.capacity"
+                f"group {group_id!r} of {facts['n']} trajectories and {len(payload)} bytes exceeds the whole pool: "
+                "raise replay.capacity or replay.capacity_bytes"
             )
-        return PushResult(
-            status=status,
-            evicted=int(answer.get(b"evicted", 0)),
-            have=int(answer.get(b"have", 0)),
-            need=int(answer.get(b"need", 0)),
-        )
-
-    def _write(self, client: redis.Redis, key: str, payload: bytes, packed: bytes) -> Any:
-        script = scripts.load("push")
-        with client.pipeline(transaction=True) as pipe:
-            pipe.set(key, payload, nx=True, px=_UNCLAIMED_MS)
-            pipe.evalsha(script.sha, 1, self._keys.state, packed)
-            try:
-                return scripts.unpack(pipe.execute()[1])
-            except NoScriptError:
-                client.script_load(script.source)
-                raise redis.ConnectionError("the server had forgotten the scripts") from None
+        numbers = {name: int(answer.get(name.encode(), 0)) for name in ("evicted", "have", "need")}
+        return PushResult(status=status, **numbers)
 
     def _script(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        return self._configured_answer(lambda: self._connection.script(name, self._keys.state, arguments))
+        packed = scripts.pack(arguments)
+        return self._opened(lambda: self._index.script(name, self._keys.state, packed))
 
-    def _configured_answer(self, ask: Any) -> Any:
+    def _opened(self, ask: Callable[[], Any]) -> Any:
         """The answer of `ask`, with the settings applied first, and again should the server have lost them."""
-        if not self._configured and self._configures:
-            self._configure()
+        self._open()
         answer = ask()
         if answer[b"status"] != b"unconfigured":
             return answer
-        self._configure()
+        self._ready = False
+        self._open()
         return ask()
 
-    def _configure(self, *, reset: bool = False) -> None:
-        if not self._configures:
-            raise ReplayError(
-                f"there is no pool {self._keys.namespace!r} at {self._connection.where}: nothing was ever pushed there"
-            )
-        answer = self._connection.script(
-            "configure", self._keys.state, {"cfg": configuration.encode(self._settings), "reset": reset}
-        )
-        self._configured = True
-        if answer[b"changed"]:
-            logger.info("%r: settings applied", self)
+    def _open(self) -> None:
+        """Apply the settings, or verify that there is a pool to join; once."""
+        if self._ready:
+            return
+        shards = len(self._settings.shards)
+        arguments: dict[str, Any] = {"shards": shards}
+        if not self._joins:
+            arguments |= {"cfg": configuration.encode(self._settings)}
+        answer = self._index.script("configure", self._keys.state, scripts.pack(arguments))
+        match answer[b"status"]:
+            case b"unconfigured":
+                raise ReplayError(
+                    f"there is no pool {self._keys.namespace!r} at {self._index.where}: nothing was ever pushed there"
+                )
+            case b"resharded":
+                raise ReplayError(
+                    f"pool {self._keys.namespace!r} was written over {answer[b'have']} shards, not {shards}: "
+                    "give replay.shards as they were, or clear the pool"
+                )
+            case b"changed":
+                logger.info("%r: settings applied", self)
+        self._ready = True
 
 
-def _check_priority(group_id: str, priority: float) -> None:
-    if not (math.isfinite(priority) and priority >= 0):
-        raise ValueError(f"priority of group {group_id!r} must be finite and >= 0, got {priority}")
+def _facts(group: TrajectoryGroup, priority: float) -> dict[str, Any]:
+    _check_finite("priority", {group.group_id: priority})
+    low, high = group.version_range
+    return {
+        "gid": group.group_id,
+        "n": len(group),
+        "tokens": group.num_tokens,
+        "vmin": low,
+        "vmax": high,
+        "p": float(priority),
+        "wins": int((group.outcomes >= 1).sum()),
+        "task": group.task_id,
+    }
 
 
-def _batches(client: redis.Redis, pattern: str) -> Iterator[list[bytes]]:
-    cursor: int | None = None
-    while cursor != 0:
-        cursor, keys = cast(tuple[int, list[bytes]], client.scan(cursor or 0, match=pattern, count=1000))
-        if keys:
-            yield keys
+def _check_finite(name: str, values: Mapping[str, float]) -> None:
+    for group_id, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} of group {group_id!r} must be finite and >= 0, got {value}")
+
+
+def _doubles(values: Any) -> bytes:
+    listed = list(values)
+    return struct.pack(f"<{len(listed)}d", *listed)

@@ -56,7 +56,7 @@ def test_eviction_is_oldest_first_and_keeps_the_byte_count(make_pool, make_group
 
 
 def test_a_group_larger_than_the_pool_is_refused(make_pool, make_group):
-    with pytest.raises(ReplayError, match=r"'big' has 5 trajectories, more than the pool's 4.*replay.capacity"):
+    with pytest.raises(ReplayError, match=r"'big' of 5 trajectories and \d+ bytes exceeds the whole pool: raise replay.capacity"):
         make_pool(capacity=4, max_ahead=4).push(make_group("big", size=5), priority=1)
 
 
@@ -245,7 +245,7 @@ def test_lost_payloads_are_forgotten(make_pool, make_group):
     pool = make_pool("lossy")
     pool.push(make_group("a"), priority=1)
     pool.push(make_group("b"), priority=1)
-    pool._connection.run(lambda client: client.delete("{lossy}:g:a"))
+    pool._index.run(lambda client: client.delete("{lossy}:g:a"))
     a, b = pool.fetch(["a", "b"])
     assert (a, b.group_id) == (None, "b")
     assert (pool.stats().orphans, pool.stats().groups) == (1, 1)

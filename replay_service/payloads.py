@@ -1,0 +1,174 @@
+"""Where payloads live: beside the index, or spread over further servers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, cast
+
+import redis
+from redis.exceptions import NoScriptError
+
+from replay_service import scripts
+from replay_service.connection import Connection
+from replay_service.health import check_server
+from replay_service.keys import Keys
+
+#: Payloads read with one command: enough to keep the wire busy, few enough that one reader does not stall the others.
+_READ_CHUNK = 32
+#: A payload that was set but not indexed disappears after this; acceptance removes the expiry.
+_UNCLAIMED_MS = 60_000
+#: Freed payloads that may pile up on the shards before a push deletes them, and how many go with one command.
+_GARBAGE = 32
+
+
+class Payloads(Protocol):
+    """Payloads of one pool."""
+
+    def check(self) -> None:
+        """Raise `ReplayError` unless every server can hold payloads."""
+
+    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
+        """Store a payload and index it with push.lua: both or neither. Returns the script's answer."""
+
+    def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
+        """Payloads, aligned; None where there is none."""
+
+    def collect(self) -> int:
+        """Delete payloads that the index has freed; returns how many."""
+
+    def clear(self) -> int:
+        """Delete every key of the pool; returns how many."""
+
+    def close(self) -> None:
+        """Release the connections."""
+
+
+class BesideIndex:
+    """Payloads on the index's server: one MULTI writes both."""
+
+    def __init__(self, index: Connection, keys: Keys) -> None:
+        self._index = index
+        self._keys = keys
+
+    def check(self) -> None:
+        self._index.run(check_server)
+
+    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
+        return self._index.run(lambda client: self._push(client, self._keys.payload(group_id), payload, arguments))
+
+    def _push(self, client: redis.Redis, key: str, payload: bytes, arguments: bytes) -> Any:
+        script = scripts.load("push")
+        for _ in range(2):
+            with client.pipeline(transaction=True) as pipe:
+                pipe.set(key, payload, nx=True, px=_UNCLAIMED_MS)
+                pipe.evalsha(script.sha, 1, self._keys.state, arguments)
+                try:
+                    return scripts.unpack(pipe.execute()[1])
+                except NoScriptError:
+                    client.script_load(script.source)
+        raise redis.ConnectionError("the server forgets its scripts")
+
+    def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
+        return _read(self._index, self._keys, group_ids)
+
+    def collect(self) -> int:
+        return 0
+
+    def clear(self) -> int:
+        return _clear(self._index, self._keys)
+
+    def close(self) -> None:
+        self._index.close()
+
+
+class Sharded:
+    """Payloads on several servers, by hash of the group id; the index, hence every rule and every draw, stays on one.
+
+    The index takes some hundred bytes a group where a payload takes hundreds of kilobytes, so it is payloads that outgrow a
+    server. A payload is written first, with an expiry, then indexed, then its expiry is removed; what the index frees is
+    listed there until it has been deleted. A client that dies in between leaves nothing behind for longer than that expiry.
+    """
+
+    def __init__(self, index: Connection, shards: Sequence[Connection], keys: Keys) -> None:
+        self._index = index
+        self._shards = tuple(shards)
+        self._keys = keys
+        self._readers = ThreadPoolExecutor(len(self._shards), thread_name_prefix="replay-shard")
+
+    def check(self) -> None:
+        for server in (self._index, *self._shards):
+            server.run(check_server)
+
+    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
+        shard, key = self._shard_of(group_id), self._keys.payload(group_id)
+        wrote = shard.run(lambda client: client.set(key, payload, nx=True, px=_UNCLAIMED_MS))
+        answer = self._index.script("push", self._keys.state, arguments)
+        if answer[b"status"] == b"ok" or answer.get(b"indexed"):
+            shard.run(lambda client: client.persist(key))
+        elif wrote:
+            shard.run(lambda client: client.unlink(key))
+        if answer.get(b"garbage", 0) >= _GARBAGE:
+            self.collect()
+        return answer
+
+    def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
+        places: dict[Connection, list[int]] = {}
+        for place, group_id in enumerate(group_ids):
+            places.setdefault(self._shard_of(group_id), []).append(place)
+        payloads: list[bytes | None] = [None] * len(group_ids)
+        parts = self._readers.map(
+            lambda item: _read(item[0], self._keys, [group_ids[place] for place in item[1]]), list(places.items())
+        )
+        for part, where in zip(parts, places.values(), strict=True):
+            for place, payload in zip(where, part, strict=True):
+                payloads[place] = payload
+        return payloads
+
+    def collect(self) -> int:
+        freed = 0
+        while group_ids := self._index.script("garbage", self._keys.state, scripts.pack({"limit": _GARBAGE}))[b"gids"]:
+            for raw in group_ids:
+                group_id = scripts.text(raw)
+                key = self._keys.payload(group_id)
+                self._shard_of(group_id).run(lambda client, key=key: client.unlink(key))  # type: ignore[misc]
+            self._index.run(lambda client, done=group_ids: client.zrem(self._keys.garbage, *done))  # type: ignore[misc]
+            freed += len(group_ids)
+        return freed
+
+    def clear(self) -> int:
+        return sum(_clear(server, self._keys) for server in (*self._shards, self._index))
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False)
+        for server in (self._index, *self._shards):
+            server.close()
+
+    def _shard_of(self, group_id: str) -> Connection:
+        return self._shards[zlib.crc32(group_id.encode(errors="surrogatepass")) % len(self._shards)]
+
+
+def _read(server: Connection, keys: Keys, group_ids: Sequence[str]) -> list[bytes | None]:
+    payloads: list[bytes | None] = []
+    for start in range(0, len(group_ids), _READ_CHUNK):
+        names = [keys.payload(group_id) for group_id in group_ids[start : start + _READ_CHUNK]]
+        payloads.extend(server.run(partial(_mget, names=names)))
+    return payloads
+
+
+def _mget(client: redis.Redis, names: list[str]) -> list[bytes | None]:
+    return cast(list[bytes | None], client.mget(names))
+
+
+def _clear(server: Connection, keys: Keys) -> int:
+    return server.run(lambda client: sum(int(client.unlink(*batch)) for batch in _batches(client, keys.everything)))
+
+
+def _batches(client: redis.Redis, pattern: str) -> Iterator[list[bytes]]:
+    cursor: int | None = None
+    while cursor != 0:
+        cursor, keys = cast(tuple[int, list[bytes]], client.scan(cursor or 0, match=pattern, count=1000))
+        if keys:
+            yield keys
