@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from actors.chat import Chat
 from actors.policy import Completion, Policy, Sampling
-from cacherl.errors import CacheRLError, EngineError, EnvironmentFault
-from cacherl.trajectory import NO_VERSION, Status, ToolCall, Trajectory, Turn
+from actors.stopwatch import Stopwatch
+from cacherl.errors import ConfigError, DeadlineExceeded, EngineError, EnvironmentFault, boundary
+from cacherl.trajectory import NO_VERSION, Message, Status, ToolCall, Trajectory, Turn
 from envs.base import EnvStep, Task, ToolEnv
 
 TERMINATED = Status(kind="terminated")
@@ -30,12 +32,13 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
-    """Where an episode is cut off.
+    """Where an episode is cut off, and the reason that is recorded then.
 
     Attributes:
-        max_turns: completions.
-        max_length: tokens, prompt included.
-        timeout_s: seconds spent in the engine and in the tools together; time that the event loop lost is not counted.
+        max_turns: completions ('turns').
+        max_length: tokens, prompt included ('context'); a tool result that does not fit is cut.
+        timeout_s: seconds spent in the engine and in the tools together ('timeout'); also ends a call that hangs. Time that the
+            event loop lost is not counted.
     """
 
     max_turns: int
@@ -80,12 +83,22 @@ class _Tokens:
         return start, len(self.ids)
 
 
-class Episode:
-    """Plays one member to its end.
+@dataclass(slots=True)
+class _Run:
+    """An episode in progress."""
 
-    Raises (from `play`):
-        EngineError, EnvironmentFault: infrastructure failed; the member may be tried again.
-    """
+    member: Member
+    watch: Stopwatch
+    tokens: _Tokens = field(default_factory=_Tokens)
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def position(self) -> str:
+        return f"turn {len(self.turns)} of {self.member.trajectory_id}"
+
+
+class Episode:
+    """Plays one member to its end."""
 
     def __init__(
         self, *, policy: Policy, env: ToolEnv, chat: Chat, scorer: Scorer, sampling: Sampling, limits: EpisodeLimits
@@ -98,32 +111,35 @@ class Episode:
         self._limits = limits
 
     async def play(self, member: Member) -> Trajectory:
-        """Run the episode; whatever the policy or the tools do ends in a recorded status, not in an exception."""
+        """Run the episode; whatever the policy or the tools do ends in a recorded status, not in an exception.
+
+        Raises:
+            EngineError, EnvironmentFault: infrastructure failed; the member may be tried again.
+            DeadlineExceeded: the limit passed before there was even one completion.
+            ConfigError: the task's prompt leaves no room for a completion.
+        """
         started, clock = time.time(), time.monotonic()
-        tokens, turns = _Tokens(), list[Turn]()
-        tokens.given(self._chat.prompt_ids(member.task.messages))
-        try:
-            await self._env.reset(member.task, rollout_seed=member.rollout_seed)
-            status, outcome = await self._turns(member, tokens, turns)
-        except CacheRLError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                f"environment {member.task.family!r} failed on task {member.task.task_id}: {error!r}"
-            ) from error
+        run = _Run(member, Stopwatch(self._limits.timeout_s))
+        run.tokens.given(self._prompt(member.task))
+        with _environment_of(member.task):
+            reset = self._env.reset(member.task, rollout_seed=member.rollout_seed)
+            await run.watch.measure(reset, f"the environment to reset for {member.trajectory_id}")
+        status, outcome = await self._turns(run)
+        with _reward_of(member.task):
+            rewards = dict(self._scorer.trajectory(outcome))
         return Trajectory(
             trajectory_id=member.trajectory_id,
             task_id=member.task.task_id,
             family=member.task.family,
             level=member.task.level,
             split=member.task.split,
-            token_ids=np.array(tokens.ids, dtype=np.int32),
-            loss_mask=np.array(tokens.mask, dtype=np.bool_),
-            rollout_logprobs=np.array(tokens.logprobs, dtype=np.float32),
-            policy_versions=np.array(tokens.versions, dtype=np.int32),
+            token_ids=np.array(run.tokens.ids, dtype=np.int32),
+            loss_mask=np.array(run.tokens.mask, dtype=np.bool_),
+            rollout_logprobs=np.array(run.tokens.logprobs, dtype=np.float32),
+            policy_versions=np.array(run.tokens.versions, dtype=np.int32),
             temperature=self._sampling.temperature,
-            turns=tuple(turns),
-            rewards=dict(self._scorer.trajectory(outcome)),
+            turns=tuple(run.turns),
+            rewards=rewards,
             outcome=outcome,
             status=status,
             task_seed=member.task.seed,
@@ -133,64 +149,112 @@ class Episode:
             duration_s=time.monotonic() - clock,
         )
 
-    async def _turns(self, member: Member, tokens: _Tokens, turns: list[Turn]) -> tuple[Status, float]:
-        spent = 0.0
-        while True:
-            room = self._limits.max_length - len(tokens.ids)
-            if reason := self._exhausted(len(turns), room, spent):
-                return Status(kind="truncated", reason=reason), self._env.verdict()
-            completion, seconds = await self._complete(member, tokens, room, turn=len(turns))
-            span = tokens.sampled(completion)
-            text = self._chat.text(tokens.ids[slice(*span)])
-            if completion.finish_reason != "stop":
-                turns.append(self._turn(span, (span[1], span[1]), text, completion, None, seconds))
-                return Status(kind="truncated", reason="tokens"), self._env.verdict()
-            step = await self._env.step(text, finish_reason=completion.finish_reason)
-            observed = (span[1], span[1]) if step.terminated else tokens.given(self._chat.observation_ids(step.messages))
-            turns.append(self._turn(span, observed, text, completion, step, seconds))
-            spent += seconds + step.seconds
-            if step.terminated:
-                assert step.outcome is not None
-                return TERMINATED, step.outcome
+    def _prompt(self, task: Task) -> list[int]:
+        ids = self._chat.prompt_ids(task.messages)
+        if len(ids) >= self._limits.max_length:
+            raise ConfigError(
+                f"model.max_length: the prompt of task {task.task_id} has {len(ids)} tokens, which leaves no room for a "
+                f"completion within {self._limits.max_length}; raise it"
+            )
+        return ids
 
-    def _exhausted(self, num_turns: int, room: int, spent: float) -> str | None:
-        if num_turns >= self._limits.max_turns:
+    async def _turns(self, run: _Run) -> tuple[Status, float]:
+        end: float | str | None = None
+        while end is None:
+            end = self._exhausted(run) or await self._turn(run)
+        if not isinstance(end, str):
+            return TERMINATED, end
+        with _environment_of(run.member.task):
+            return Status(kind="truncated", reason=end), self._env.verdict()
+
+    def _exhausted(self, run: _Run) -> str | None:
+        if len(run.turns) >= self._limits.max_turns:
             return "turns"
-        if room < 1:
+        if self._room(run) < 1:
             return "context"
-        return "timeout" if spent > self._limits.timeout_s else None
+        return "timeout" if run.watch.expired else None
 
-    async def _complete(self, member: Member, tokens: _Tokens, room: int, *, turn: int) -> tuple[Completion, float]:
-        begin = time.monotonic()
+    def _room(self, run: _Run) -> int:
+        return self._limits.max_length - len(run.tokens.ids)
+
+    async def _turn(self, run: _Run) -> float | str | None:
+        """Play one turn; returns the outcome if it ended the episode, the reason if a limit did, else None."""
+        room = self._room(run)
+        try:
+            completion, generate_s = await self._complete(run, room)
+        except DeadlineExceeded:
+            if not run.turns:
+                raise
+            return "timeout"
+        span = run.tokens.sampled(completion)
+        text = self._chat.text(run.tokens.ids[slice(*span)])
+        if completion.finish_reason != "stop":
+            self._record(run, span, text, completion, generate_s)
+            return "tokens" if len(completion.token_ids) < room else "context"
+        try:
+            step, tool_s = await self._step(run, text, completion)
+        except DeadlineExceeded:
+            self._record(run, span, text, completion, generate_s)
+            return "timeout"
+        self._record(run, span, text, completion, generate_s, step, tool_s)
+        return step.outcome
+
+    async def _complete(self, run: _Run, room: int) -> tuple[Completion, float]:
         sampling = Sampling(
             temperature=self._sampling.temperature,
             max_new_tokens=min(self._sampling.max_new_tokens, room),
             greedy=self._sampling.greedy,
         )
-        completion = await self._policy.complete(tokens.ids, sampling, seed=(member.rollout_seed + turn) % 2**31)
+        seed = (run.member.rollout_seed + len(run.turns)) % 2**31
+        with boundary(EngineError, f"the engine failed at {run.position}"):
+            call = self._policy.complete(run.tokens.ids, sampling, seed=seed)
+            completion, seconds = await run.watch.measure(call, f"the engine to complete {run.position}")
         if completion.finish_reason == "abort" or not len(completion.token_ids):
-            raise EngineError(f"the engine aborted turn {turn} of {member.trajectory_id}")
-        return completion, time.monotonic() - begin
+            raise EngineError(f"the engine aborted {run.position}")
+        if not np.isfinite(completion.logprobs).all():
+            raise EngineError(f"the engine sampled {run.position} with log-probabilities that are not finite")
+        return completion, seconds
 
-    def _turn(
+    async def _step(self, run: _Run, text: str, completion: Completion) -> tuple[EnvStep, float]:
+        with _environment_of(run.member.task):
+            call = self._env.step(text, finish_reason=completion.finish_reason)
+            return await run.watch.measure(call, f"the tools of {run.position}")
+
+    def _record(
         self,
+        run: _Run,
         span: tuple[int, int],
-        observed: tuple[int, int],
         text: str,
         completion: Completion,
-        step: EnvStep | None,
-        seconds: float,
-    ) -> Turn:
+        generate_s: float,
+        step: EnvStep | None = None,
+        tool_s: float = 0.0,
+    ) -> None:
         calls = step.calls if step else ()
-        return Turn(
-            completion=span,
-            observation=observed,
-            text=text,
-            calls=calls,
-            messages=step.messages if step else (),
-            rewards=dict(self._scorer.turn(calls)),
-            finish_reason=completion.finish_reason,
-            state_hash=step.state_hash if step else "",
-            generate_s=seconds,
-            tool_s=step.seconds if step else 0.0,
+        with _reward_of(run.member.task):
+            rewards = dict(self._scorer.turn(calls))
+        run.turns.append(
+            Turn(
+                completion=span,
+                observation=(span[1], span[1]) if step is None or step.terminated else self._observe(run, step.messages),
+                text=text,
+                calls=calls,
+                messages=step.messages if step else (),
+                rewards=rewards,
+                finish_reason=completion.finish_reason,
+                state_hash=step.state_hash if step else "",
+                generate_s=generate_s,
+                tool_s=tool_s,
+            )
         )
+
+    def _observe(self, run: _Run, messages: Sequence[Message]) -> tuple[int, int]:
+        return run.tokens.given(self._chat.observation_ids(messages)[: self._room(run)])
+
+
+def _environment_of(task: Task) -> AbstractContextManager[None]:
+    return boundary(EnvironmentFault, f"environment {task.family!r} failed on task {task.task_id}")
+
+
+def _reward_of(task: Task) -> AbstractContextManager[None]:
+    return boundary(EnvironmentFault, f"the reward of task {task.task_id} failed")

@@ -6,6 +6,9 @@ is data (a recorded `Status`), never one of these.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class CacheRLError(Exception):
     """Base of every error that CacheRL raises on purpose."""
@@ -54,3 +57,14 @@ class DeadlineExceeded(CacheRLError, TimeoutError):
 
     def __reduce__(self) -> tuple[type[DeadlineExceeded], tuple[str, float]]:
         return type(self), (self.waited_for, self.seconds)
+
+
+@contextmanager
+def boundary(kind: type[CacheRLError], what: str) -> Iterator[None]:
+    """The edge of a subsystem: a foreign error leaves it as a `kind` that says `what` failed; ours pass unchanged."""
+    try:
+        yield
+    except CacheRLError:
+        raise
+    except Exception as error:
+        raise kind(f"{what}: {error!r}") from error
