@@ -8,7 +8,7 @@ from typing import Any
 from actors.chat import Chat
 from actors.episode import Episode, EpisodeLimits, Member, Scorer
 from actors.policy import Sampling, ScriptedPolicy
-from actors.rollout import derive_seed
+from actors.rollout import close_env, derive_seed
 from cacherl.trajectory import Message, Trajectory
 from envs.agents import Agent
 from envs.base import EnvStep, Task, TaskSource, ToolEnv, ToolSpec
@@ -67,8 +67,11 @@ async def demonstrate(
         policy = ScriptedPolicy(_acting(agent_of(index), task, env.history), chat.completion_ids, source="demonstration")
         episode = Episode(policy=policy, env=env, chat=chat, scorer=scorer, sampling=sampling, limits=limits)
         name = f"demonstration-{index}"
-        played.append(await episode.play(Member(task=task, trajectory_id=name, rollout_seed=derive_seed(name, task.task_id))))
-        await env.close()
+        member = Member(task=task, trajectory_id=name, rollout_seed=derive_seed(name, task.task_id))
+        try:
+            played.append(await episode.play(member))
+        finally:
+            await close_env(env)
     return played
 
 

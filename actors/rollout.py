@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from actors.chat import Chat
 from actors.episode import Episode, EpisodeLimits, Member, Scorer
 from actors.policy import Policy, Sampling
-from cacherl.errors import CacheRLError
+from cacherl.errors import CacheRLError, EnvironmentFault, boundary
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.base import Task, ToolEnv
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that an environment gets to close.
+_CLOSE_S = 30.0
 
 
 def derive_seed(*parts: object) -> int:
@@ -27,11 +30,18 @@ def derive_seed(*parts: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """A group to play: its id fixes, together with the task, every seed inside it."""
+    """A group to play.
+
+    Attributes:
+        group_id: globally unique, also among runs.
+        size: members.
+        seed: fixes every seed inside the group.
+    """
 
     group_id: str
     task: Task
     size: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +90,7 @@ class Rollout:
             Member(
                 task=request.task,
                 trajectory_id=f"{request.group_id}:{index}",
-                rollout_seed=derive_seed(request.group_id, index),
+                rollout_seed=derive_seed(request.seed, index),
             )
             for index in range(request.size)
         ]
@@ -109,16 +119,30 @@ class Rollout:
     async def _attempt(self, member: Member) -> Trajectory | CacheRLError:
         failure: CacheRLError | None = None
         for attempt in range(self._max_retries + 1):
-            env = self._make_env()
-            episode = Episode(
-                policy=self._policy, env=env, chat=self._chat, scorer=self._scorer, sampling=self._sampling, limits=self._limits
-            )
             try:
-                return await episode.play(member)
+                return await self._play(member)
             except CacheRLError as error:
                 failure = error
                 logger.warning("attempt %d of %s failed: %s", attempt + 1, member.trajectory_id, error)
-            finally:
-                await env.close()
         assert failure is not None
         return failure
+
+    async def _play(self, member: Member) -> Trajectory:
+        with boundary(EnvironmentFault, f"no environment could be made for task {member.task.task_id}"):
+            env = self._make_env()
+        episode = Episode(
+            policy=self._policy, env=env, chat=self._chat, scorer=self._scorer, sampling=self._sampling, limits=self._limits
+        )
+        try:
+            return await episode.play(member)
+        finally:
+            await close_env(env)
+
+
+async def close_env(env: ToolEnv) -> None:
+    """Close an environment whose episode is over; a failure to do so is logged, because it concerns nobody any more."""
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await env.close()
+    except Exception as error:
+        logger.warning("an environment did not close: %r", error)

@@ -29,8 +29,12 @@ class TaskStream:
 
     def __call__(self) -> GroupRequest:
         number, self._next = self._next, self._next + 1
-        task = draw_task(self._source, self._config, split=TRAIN, number=number)
-        return GroupRequest(group_id=f"{self.prefix}-{number:08d}", task=task, size=self._config.rollout.group_size)
+        return GroupRequest(
+            group_id=f"{self.prefix}-{number:08d}",
+            task=draw_task(self._source, self._config, split=TRAIN, number=number),
+            size=self._config.rollout.group_size,
+            seed=derive_seed(self._config.run.seed, "group", number),
+        )
 
 
 def draw_task(source: TaskSource, config: RunConfig, *, split: str, number: int) -> Task:
