@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 
@@ -25,7 +27,8 @@ class Chat:
         tokenizer: with a chat template and an end-of-turn token (`eos_token`).
 
     Raises:
-        ConfigError: no chat template, no eos token, or a template that rewrites earlier turns when tool results follow.
+        ConfigError: no chat template, no eos token, or a template that does not close an assistant turn with it, cannot render
+            tool results, or rewrites earlier turns when they follow.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -68,11 +71,12 @@ class Chat:
     def _render(
         self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool, tools: Sequence[dict[str, Any]] | None = None
     ) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=generation_prompt
-            )
-        )
+        options = {"tools": list(tools) if tools else None, "add_generation_prompt": generation_prompt}
+        try:
+            return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise ConfigError(f"model.path: its chat template cannot render messages of roles {roles}: {error}") from error
 
 
 def _plain(message: Message) -> dict[str, Any]:
