@@ -63,20 +63,21 @@ class GroupReport:
 
 
 def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
-    """Means over the episodes of `reports`; empty without episodes."""
+    """Means over the episodes of `reports`, as far as there are any, and the number of failed ones."""
     episodes = [episode for report in reports for episode in report.episodes]
+    failed = {"rollout/failed": float(sum(len(report.errors) for report in reports))}
     if not episodes:
-        return {}
-    parts = {name for episode in episodes for name in episode.reward_parts}
-    return {
+        return failed
+    means = {
         "rollout/success": fmean(e.outcome for e in episodes),
         "rollout/return": fmean(e.total_reward for e in episodes),
         "rollout/turns": fmean(e.turns for e in episodes),
         "rollout/sampled_tokens": fmean(e.sampled_tokens for e in episodes),
         "rollout/tool_errors": fmean(e.tool_errors for e in episodes),
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
-        "rollout/failed": float(sum(len(report.errors) for report in reports)),
-    } | {f"reward/{name}": fmean(e.reward_parts.get(name, 0.0) for e in episodes) for name in sorted(parts)}
+    }
+    parts = sorted({name for episode in episodes for name in episode.reward_parts})
+    return means | failed | {f"reward/{name}": fmean(e.reward_parts.get(name, 0.0) for e in episodes) for name in parts}
 
 
 def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +80,8 @@ def reduce(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
 _REDUCERS: dict[Reduction, Callable[[list[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan,
     "sum": sum,
-    "max": max,
-    "min": min,
+    "max": lambda values: math.nan if any(map(math.isnan, values)) else max(values),
+    "min": lambda values: math.nan if any(map(math.isnan, values)) else min(values),
     "last": lambda values: values[-1],
 }
 
@@ -94,7 +95,7 @@ class JsonlSink:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         clean = {name: (value if math.isfinite(value) else None) for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, **clean}) + "\n")
+        self._file.write(json.dumps({"step": step, "time": time.time(), **clean}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
