@@ -6,11 +6,13 @@ Every key changes what the run does; an unknown key, a malformed value or two va
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
+import yaml
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -168,7 +170,6 @@ class LearnerSection(Section):
 class WeightsSection(Section):
     """How new weights reach the engines."""
 
-    transport: Literal["auto", "shared_memory"] = "auto"
     publish_every: int = Field(1, ge=1, description="optimizer steps between publishes")
     deadline_s: float = Field(120.0, gt=0, description="for every engine to acknowledge a version")
 
@@ -194,6 +195,7 @@ class RayClusterSection(Section):
 
     address: str | None = Field(None, description="null: the job's cluster, else a local one started with the run")
     dashboard: bool = True
+    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of refusing a larger run")
 
 
 class RunConfig(Section):
@@ -238,7 +240,7 @@ class RunConfig(Section):
     @property
     def run_dir(self) -> Path:
         """Folder of everything that the run writes."""
-        return self.run.dir / self.run.name
+        return self.run.dir.expanduser() / self.run.name
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -247,18 +249,30 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: unreadable file, unknown key, malformed or inconsistent value; names each field.
     """
-    try:
+    with _blamed_on(str(path)):
         tree = OmegaConf.load(path) if path is not None else OmegaConf.create({})
+        if not isinstance(tree, DictConfig):
+            raise ConfigError(f"{path}: a config must be a mapping of sections, got a list")
+    with _blamed_on("overrides"):
         for override in overrides:
             if "=" not in override:
                 raise ConfigError(f"override {override!r} must have the form section.key=value")
         merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
-        raw = OmegaConf.to_container(merged, resolve=True)
-    except FileNotFoundError:
-        raise ConfigError(f"no config file at {path}") from None
-    except (OmegaConfBaseException, OSError, ValueError) as error:
-        raise error if isinstance(error, ConfigError) else ConfigError(f"{path or 'overrides'}: {error}") from error
+    with _blamed_on(str(path or "overrides")):
+        raw = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     return parse_config(raw)
+
+
+@contextmanager
+def _blamed_on(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except FileNotFoundError:
+        raise ConfigError(f"no config file at {what}") from None
+    except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError) as error:
+        raise ConfigError(f"{what}: {error}") from error
 
 
 def parse_config(raw: Any) -> RunConfig:
