@@ -16,10 +16,13 @@ from actors.policy import Completion, FinishReason, Sampling
 from actors.weights import BACKEND, SharedMemoryUpdate
 from cacherl.errors import DeadlineExceeded, EngineDied, EngineError
 from cacherl.policy import FIRST_VERSION, WeightManifest
-from cacherl.trajectory import Source
+from cacherl.trajectory import NO_VERSION, Source
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+#: Seconds that the engine's processes get to end by themselves.
+_SHUTDOWN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class Engine:
 
     async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
         """Sample one turn after `prefix` (see `Policy`)."""
-        from vllm.exceptions import VLLMServerError
+        from vllm.exceptions import VLLMError
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         params = SamplingParams(
@@ -124,7 +127,7 @@ class Engine:
         request = self._llm.generate({"prompt_token_ids": list(prefix)}, params, request_id=f"{os.getpid()}-{next(self._ids)}")
         try:
             output = [item async for item in request][-1].outputs[0]
-        except (RuntimeError, ValueError, IndexError, VLLMServerError) as error:
+        except (RuntimeError, ValueError, IndexError, VLLMError) as error:
             raise EngineError(f"no completion for a prefix of {len(prefix)} tokens: {error}") from error
         return _completion(output)
 
@@ -162,7 +165,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine's processes."""
-        self._llm.shutdown()
+        self._llm.shutdown(timeout=_SHUTDOWN_S)
 
 
 def _engine_args(settings: EngineSettings) -> dict[str, Any]:
@@ -191,8 +194,10 @@ def _completion(output: Any) -> Completion:
     logprobs = np.array(
         [position[token].logprob for position, token in zip(output.logprobs, output.token_ids, strict=True)], dtype=np.float32
     )
-    versions = np.zeros(len(ids), dtype=np.int32)
+    versions = np.full(len(ids), NO_VERSION, dtype=np.int32)
     for span in output.weight_versions or ():
         versions[span.start : span.end] = int(span.version)
+    if (versions == NO_VERSION).any():
+        raise EngineError("the engine did not say which weights sampled its tokens")
     reason: FinishReason = output.finish_reason if output.finish_reason in ("stop", "length") else "abort"
     return Completion(token_ids=ids, logprobs=np.minimum(logprobs, 0.0), versions=versions, finish_reason=reason)

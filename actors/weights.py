@@ -50,9 +50,13 @@ class StagedWeights:
             )
         self.version = manifest.version
         self._fd = os.memfd_create(f"cacherl-weights-{manifest.version}", os.MFD_CLOEXEC)
-        view = buffer.data
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            view = buffer.data
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            os.close(self._fd)
+            raise EngineError(f"weights of version {manifest.version} do not fit into memory: {error}") from error
 
     @property
     def path(self) -> str:
