@@ -85,9 +85,12 @@ class ActorPool:
             EngineError: an actor died more than actors.max_restarts times.
             CacheRLError: an actor met an error that a new actor would meet again.
         """
-        async with asyncio.TaskGroup() as tasks:
-            for actor in self._actors:
-                tasks.create_task(self._keep_busy(actor, next_request, on_report))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for actor in self._actors:
+                    tasks.create_task(self._keep_busy(actor, next_request, on_report))
+        except ExceptionGroup as failures:  # what the first one met is why the others were stopped
+            raise failures.exceptions[0] from None
 
     async def _keep_busy(
         self, actor: _Actor, next_request: Callable[[], GroupRequest], on_report: Callable[[GroupReport], None]
