@@ -71,7 +71,7 @@ class Monitor:
         """Take in a finished group.
 
         Raises:
-            EnvironmentFault: as many groups in a row as rollout.max_failed_groups failed altogether.
+            EnvironmentFault: more groups in a row than rollout.max_failed_groups have no finished member.
         """
         self._failed_in_a_row = 0 if report.episodes else self._failed_in_a_row + 1
         if self._failed_in_a_row > self.config.rollout.max_failed_groups:
@@ -88,18 +88,16 @@ class Monitor:
         self.show(
             episodes=self.episodes,
             tokens_per_s=self.tokens_per_s(),
-            success=metrics.get("rollout/success", 0.0),
+            success=metrics.get("rollout/success"),
             reward_parts={name.removeprefix("reward/"): value for name, value in metrics.items() if name.startswith("reward/")},
         )
 
     def tokens_per_s(self) -> float:
-        """Sampled tokens a second over the last seconds, all actors."""
+        """Sampled tokens of the groups that finished in the last seconds, per second, all actors."""
         now = time.monotonic()
         while self._tokens and self._tokens[0][0] < now - _RATE_WINDOW_S:
             self._tokens.popleft()
-        if not self._tokens:
-            return 0.0
-        return sum(count for _, count in self._tokens) / max(1.0, now - self._tokens[0][0])
+        return sum(count for _, count in self._tokens) / min(_RATE_WINDOW_S, max(1.0, now - self.started))
 
     def drain(self) -> dict[str, float]:
         """Rollout metrics since the last drain."""
@@ -121,8 +119,8 @@ class Monitor:
         self.writer.write(version, metrics)
         self.show(
             update=version,
-            kl=metrics.get("learner/kl", 0.0),
-            staleness=metrics.get("replay/staleness", 0.0),
+            kl=metrics.get("learner/kl"),
+            staleness=metrics.get("replay/staleness"),
             pool_trajectories=int(metrics.get("replay/trajectories", 0)),
             pool_groups=int(metrics.get("replay/groups", 0)),
         )

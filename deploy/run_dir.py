@@ -17,7 +17,7 @@ class RunDirectory:
     """`<run.dir>/<run.name>`: config.yaml, metrics.jsonl, summary.json, report.html, logs/, tensorboard/, model/, replay/.
 
     Raises:
-        ConfigError: the folder holds an earlier run and run.if_exists is 'error'.
+        ConfigError: the folder cannot be written, or holds an earlier run and run.if_exists is 'error'.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -25,11 +25,14 @@ class RunDirectory:
         if (self.path / "config.yaml").exists():
             if config.run.if_exists == "error":
                 raise ConfigError(
-                    f"run.name: {config.run_dir} holds an earlier run; choose another run.name, or run.if_exists=replace to delete it"
+                    f"run.name: {config.run_dir} holds an earlier run; take another name, or run.if_exists=replace to delete it"
                 )
             shutil.rmtree(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be written ({error})") from error
 
     @property
     def logs(self) -> Path:
