@@ -67,7 +67,9 @@ class EnvSection(Section):
 
     name: str = "research"
     levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
-    action_format: Literal["cacherl"] = "cacherl"
+    action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
+        "cacherl", description="how tool calls are written; the form that the model was trained on"
+    )
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)

@@ -15,14 +15,14 @@ MAX_DEPTH = 16
 _MAX_INT = 2**63
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*(?:```)?", re.DOTALL)
 
-NOT_JSON = "arguments are not valid JSON"
+NOT_JSON = "the call is not valid JSON"
 NOT_OBJECT = "arguments must be one JSON object"
-DUPLICATE = "arguments repeat a key"
+DUPLICATE = "a key is repeated"
 NOT_FINITE = "numbers must be finite"
 TOO_LARGE = "integers must fit into 64 bits"
-TOO_DEEP = "arguments are nested too deep"
+TOO_DEEP = "the JSON is nested too deep"
 NOT_TEXT = "strings must be valid Unicode"
-TRAILING = "text follows the arguments"
+TRAILING = "text follows the JSON"
 PROBLEMS = (NOT_JSON, NOT_OBJECT, DUPLICATE, NOT_FINITE, TOO_LARGE, TOO_DEEP, NOT_TEXT, TRAILING)
 
 
@@ -48,16 +48,23 @@ def decode_object(text: str, start: int = 0) -> tuple[dict[str, Any], int]:
     """
     if text[start : start + 1] != "{":
         raise UnreadableError(NOT_OBJECT)
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except UnreadableError:
-        raise
-    except RecursionError:
-        raise UnreadableError(TOO_DEEP) from None
-    except ValueError:
-        raise UnreadableError(NOT_JSON) from None
-    _check(value, MAX_DEPTH)
+    value: dict[str, Any]
+    value, end = _decode(text, start)
     return value, end
+
+
+def decode_array(text: str) -> list[dict[str, Any]]:
+    """The objects of the one JSON array that `text` consists of.
+
+    Raises:
+        UnreadableError: as `decode_object`; an element is not an object.
+    """
+    value, end = _decode(text, 0)
+    if text[end:].strip():
+        raise UnreadableError(TRAILING)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UnreadableError(NOT_OBJECT)
+    return value
 
 
 def read_object(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -81,25 +88,47 @@ def read_object(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise problem from None
 
 
-def read_arguments(value: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Arguments from JSON text or from an already decoded value; either may be a JSON string that holds the object.
+def read_arguments(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arguments from JSON text: an object, or a JSON string that holds one.
 
     Raises:
-        UnreadableError: see `read_object`; NOT_OBJECT for a decoded value that is neither an object nor such a string.
+        UnreadableError: see `read_object`.
     """
-    if isinstance(value, dict):
-        return value, ()
-    if not isinstance(value, str):
-        raise UnreadableError(NOT_OBJECT)
-    stripped = value.strip()
+    stripped = text.strip()
     if not stripped.startswith('"'):
         return read_object(stripped)
     try:
         inner = json.loads(stripped)
     except ValueError:
         raise UnreadableError(NOT_JSON) from None
-    arguments, repairs = read_object(inner)
+    return unwrap_arguments(inner)
+
+
+def unwrap_arguments(value: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arguments that are already decoded: an object, or a string that holds its JSON.
+
+    Raises:
+        UnreadableError: NOT_OBJECT for anything else; see `read_object` for the string's content.
+    """
+    if isinstance(value, dict):
+        return value, ()
+    if not isinstance(value, str):
+        raise UnreadableError(NOT_OBJECT)
+    arguments, repairs = read_object(value)
     return arguments, ("string_arguments", *repairs)
+
+
+def _decode(text: str, start: int) -> tuple[Any, int]:
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except UnreadableError:
+        raise
+    except RecursionError:
+        raise UnreadableError(TOO_DEEP) from None
+    except ValueError:
+        raise UnreadableError(NOT_JSON) from None
+    _check(value, MAX_DEPTH)
+    return value, end
 
 
 def _whole(text: str) -> dict[str, Any]:

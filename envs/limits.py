@@ -13,8 +13,9 @@ NO_NAME = "the tool name is missing"
 UNCLOSED = "the call is not closed"
 UNOPENED = "the call is not opened"
 CALL_TOO_LONG = "the call is too long"
+ENVELOPE = "a call is one object with name and arguments"
 TOO_MANY = f"more than {MAX_CALLS} calls in a turn"
-PROBLEMS = (NO_NAME, UNCLOSED, UNOPENED, CALL_TOO_LONG, TOO_MANY)
+PROBLEMS = (NO_NAME, UNCLOSED, UNOPENED, CALL_TOO_LONG, ENVELOPE, TOO_MANY)
 
 
 def capped(calls: Sequence[ParsedCall]) -> tuple[ParsedCall, ...]:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from envs import jsontext, limits
 from envs.base import ActionFormat
 from envs.format_cacherl import CacheRLFormat
+from envs.format_hermes import HermesFormat
+from envs.format_llama3 import Llama3Format
+from envs.format_mistral import MistralFormat
 
-FORMATS: dict[str, ActionFormat] = {"cacherl": CacheRLFormat()}
+FORMATS: dict[str, ActionFormat] = {
+    "cacherl": CacheRLFormat(),
+    "hermes": HermesFormat(),
+    "llama3": Llama3Format(),
+    "mistral": MistralFormat(),
+}
 
 #: Everything that a format can say about an unreadable call.
 PROBLEMS = (*jsontext.PROBLEMS, *limits.PROBLEMS)

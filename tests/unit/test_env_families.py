@@ -14,6 +14,7 @@ from cacherl.trajectory import Message
 from envs.agents import OracleAgent, RandomAgent, ScriptedAgent, TeacherAgent
 from envs.base import Task, TaskSource
 from envs.episode import play
+from envs.parser import FORMATS
 from envs.registry import FAMILIES, load_source
 from envs.vocabulary import split_words
 
@@ -159,9 +160,10 @@ async def test_a_restored_episode_goes_on_as_the_original_did(family, split, lev
         assert env.snapshot() == copy.snapshot()
 
 
+@pytest.mark.parametrize("action_format", FORMATS)
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_the_vocabulary_covers_whatever_can_happen(family):
-    source = SOURCES[family]
+async def test_the_vocabulary_covers_whatever_can_happen(family, action_format):
+    source = load_source(EnvSection(name=family, levels=(1,), action_format=action_format))
     known = {*source.vocabulary(), *source.tags()}
     rng = random.Random(2)
     for number in range(600):

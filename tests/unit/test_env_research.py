@@ -133,7 +133,7 @@ async def test_observations_as_the_agent_reads_them():
         '{"error":"unknown tool, use search or read"}',
         '{"error":"field must be boss, friend, rival, mentor, neighbor, doctor, tenant or partner"}',
         '{"error":"search needs name"}',
-        '{"error":"arguments are not valid JSON"}',
+        '{"error":"the call is not valid JSON"}',
     ]
 
 

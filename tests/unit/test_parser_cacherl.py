@@ -159,5 +159,5 @@ def test_any_text_gives_calls_or_problems_and_never_raises(text, finish_reason):
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match=r"env\.action_format must be one of cacherl.*got 'xml'"):
+    with pytest.raises(ValueError, match=r"env\.action_format must be one of cacherl, hermes, llama3, mistral, got 'xml'"):
         action_format("xml")
