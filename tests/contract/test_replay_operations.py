@@ -56,7 +56,9 @@ def test_eviction_is_oldest_first_and_keeps_the_byte_count(make_pool, make_group
 
 
 def test_a_group_larger_than_the_pool_is_refused(make_pool, make_group):
-    with pytest.raises(ReplayError, match=r"'big' of 5 trajectories and \d+ bytes exceeds the whole pool: raise replay.capacity"):
+    with pytest.raises(
+        ReplayError, match=r"'big' of 5 trajectories and \d+ bytes exceeds the whole pool: raise replay.capacity"
+    ):
         make_pool(capacity=4, max_ahead=4).push(make_group("big", size=5), priority=1)
 
 
