@@ -174,7 +174,7 @@ class Trajectory:
                 )
             if len(array) != length:
                 raise ValueError(f"trajectory {self.trajectory_id}: {name} has {len(array)} entries, token_ids {length}")
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise ValueError(f"trajectory {self.trajectory_id}: temperature must be > 0, got {self.temperature}")
         self._check_spans(length)
         if not np.isfinite(self.rollout_logprobs).all() or (self.rollout_logprobs > 0).any():

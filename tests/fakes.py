@@ -1,0 +1,152 @@
+"""Policies and environments written by hand for tests of the rollout code, and trajectories to check it against."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from actors.policy import Completion, FinishReason, Sampling
+from cacherl.trajectory import NO_VERSION, Message, Source, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
+from envs.base import EnvStep, Task, ToolSpec
+
+
+def two_turns(**changes: Any) -> Trajectory:
+    """Ten tokens: a prompt of three, a completion of three, an observation of two, a completion of two."""
+    sampled = [3, 4, 5, 8, 9]
+    mask, logprobs, versions = np.zeros(10, np.bool_), np.zeros(10, np.float32), np.full(10, NO_VERSION, np.int32)
+    mask[sampled] = True
+    logprobs[sampled] = [-0.5, -1.0, -1.5, -2.0, 0.0]
+    versions[sampled] = [4, 4, 5, 5, 6]
+    fields: dict[str, Any] = {
+        "trajectory_id": "t",
+        "task_id": "task",
+        "family": "f",
+        "level": 2,
+        "split": "train",
+        "token_ids": np.arange(10, dtype=np.int32),
+        "loss_mask": mask,
+        "rollout_logprobs": logprobs,
+        "policy_versions": versions,
+        "temperature": 1.0,
+        "turns": (
+            Turn(completion=(3, 6), observation=(6, 8), text="a", rewards={"tool_use": 0.05, "step_penalty": -0.02}),
+            Turn(completion=(8, 10), observation=(10, 10), text="b", rewards={"step_penalty": -0.02}),
+        ),
+        "rewards": {"final": 1.0},
+        "outcome": 1.0,
+        "status": Status(kind="terminated"),
+        "task_seed": 1,
+        "rollout_seed": 2,
+    }
+    return Trajectory(**{**fields, **changes})
+
+
+def group_of(*members: Trajectory, **changes: Any) -> TrajectoryGroup:
+    """A group of the task that `two_turns` belongs to."""
+    fields: dict[str, Any] = {"group_id": "g", "task_id": "task", "trajectories": members}
+    return TrajectoryGroup(**{**fields, **changes})
+
+
+def task(number: int = 0, prompt: str = "Who?") -> Task:
+    """A task without a world."""
+    messages = (Message(role="user", content=prompt),)
+    return Task(task_id=f"fake/train/1/{number}", family="fake", split="train", level=1, seed=number, messages=messages)
+
+
+@dataclass
+class FakePolicy:
+    """Says the given texts in order, the last one ever after; token n of the episode's completions has version n.
+
+    Attributes:
+        encode: text -> token ids, end of turn included.
+        finish: finish reason of each turn, 'stop' beyond them.
+        failures: errors to raise instead of the first completions.
+        delay_s: seconds that every completion takes.
+        calls: (prefix, sampling, seed) of every call so far.
+    """
+
+    encode: Callable[[str], list[int]]
+    texts: Sequence[str]
+    finish: Sequence[FinishReason] = ()
+    failures: list[Exception] = field(default_factory=list)
+    delay_s: float = 0.0
+    source: Source = "policy"
+    calls: list[tuple[list[int], Sampling, int]] = field(default_factory=list)
+    _sampled: int = 0
+
+    async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
+        turn = len(self.calls)
+        self.calls.append((list(prefix), sampling, seed))
+        await asyncio.sleep(self.delay_s)
+        if self.failures:
+            raise self.failures.pop(0)
+        ids = self.encode(self.texts[min(turn, len(self.texts) - 1)])[: sampling.max_new_tokens]
+        first, self._sampled = self._sampled, self._sampled + len(ids)
+        return Completion(
+            token_ids=np.array(ids, np.int32),
+            logprobs=-np.arange(1, len(ids) + 1, dtype=np.float32) / 8,
+            versions=np.arange(first, self._sampled, dtype=np.int32),
+            finish_reason=self.finish[turn] if turn < len(self.finish) else "stop",
+        )
+
+
+@dataclass
+class FakeEnv:
+    """Answers every text but 'done' with one call of tool 'look', whose result is `result`; 'done' ends with `outcome`.
+
+    Attributes:
+        error: kind of failure of every call; None: they succeed.
+        delay_s: seconds that every step takes.
+        failures: errors to raise instead of the first steps.
+        events: what happened to it, in order.
+    """
+
+    result: str = "seen"
+    outcome: float = 1.0
+    error: str | None = None
+    delay_s: float = 0.0
+    failures: list[Exception] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def reset(self, task: Task, *, rollout_seed: int) -> None:
+        self.events.append(f"reset {rollout_seed}")
+
+    async def step(self, text: str, *, finish_reason: str = "stop") -> EnvStep:
+        self.events.append(f"step {text}")
+        await asyncio.sleep(self.delay_s)
+        if self.failures:
+            raise self.failures.pop(0)
+        if text == "done":
+            return EnvStep(messages=(), calls=(), terminated=True, outcome=self.outcome, state_hash="end")
+        call = ToolCall(name="look", arguments={}, ok=self.error is None, error=self.error, seconds=0.5)
+        message = Message(role="tool", content=self.result, name="look")
+        return EnvStep(messages=(message,), calls=(call,), terminated=False, outcome=None, state_hash="begin", seconds=0.5)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        del snapshot
+
+    def verdict(self) -> float:
+        return 0.25
+
+    async def close(self) -> None:
+        self.events.append("close")
+
+
+class CountingScorer:
+    """A turn is worth -0.1 and 1 for each successful call; a trajectory its outcome."""
+
+    def turn(self, calls: Sequence[ToolCall]) -> dict[str, float]:
+        return {"step": -0.1, "calls": float(sum(call.ok for call in calls))}
+
+    def trajectory(self, outcome: float) -> dict[str, float]:
+        return {"final": outcome}
