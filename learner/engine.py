@@ -1,0 +1,201 @@
+"""PolicyEngine: one rank's share of a model under DeepSpeed. The only module that imports deepspeed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor
+
+from cacherl.config import LearnerSection
+from learner.batch import MicroBatch
+from learner.optimizer import build_optimizer
+from learner.policy_model import load_policy
+
+logger = logging.getLogger(__name__)
+
+#: Elements that one collective gathers when partitioned weights are published.
+GATHER_ELEMENTS = 1 << 27
+_SHM_OP = "deepspeed_shm_comm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks of one learner group meet.
+
+    Attributes:
+        rank, world: this process among all.
+        address, port: of rank 0.
+        timeout_s: seconds after which a collective that some rank does not join fails.
+    """
+
+    rank: int = 0
+    world: int = 1
+    address: str = "127.0.0.1"
+    port: int
+    timeout_s: float = 1800.0
+
+
+def join(rendezvous: Rendezvous, device: torch.device) -> None:
+    """Enter the process group: NCCL between GPUs, gloo between CPUs."""
+    os.environ.update(
+        RANK=str(rendezvous.rank),
+        WORLD_SIZE=str(rendezvous.world),
+        LOCAL_RANK=str(device.index or 0),
+        MASTER_ADDR=rendezvous.address,
+        MASTER_PORT=str(rendezvous.port),
+    )
+    # DeepSpeed would compile a shared-memory all-reduce, which needs a compiler and 10 s, and gloo does the same work.
+    deepspeed.ops.__compatible_ops__[_SHM_OP] = False
+    deepspeed.init_distributed(
+        dist_backend="nccl" if device.type == "cuda" else "gloo",
+        auto_mpi_discovery=False,
+        timeout=timedelta(seconds=rendezvous.timeout_s),
+        verbose=False,
+    )
+
+
+class PolicyEngine:
+    """Forward, backward and optimizer steps of one rank; every method but `forward` is a collective of all ranks.
+
+    Gradients are exactly those of the sum of all losses passed to `backward`, over micro-batches and ranks, between two
+    steps. Under ZeRO 2 and 3 every rank must call `forward` and `backward` equally often (`needs_equal_counts`).
+
+    Args:
+        directory: Hugging Face folder of the initial weights.
+        settings: stage, weight decay and clipping.
+        lr: the first learning rate.
+    """
+
+    def __init__(
+        self, directory: Path, settings: LearnerSection, *, dtype: torch.dtype, lr: float, device: torch.device, world: int
+    ) -> None:
+        model = load_policy(directory, dtype)
+        self.device = device
+        self.world = world
+        self._stage = settings.zero_stage
+        self._max_norm = settings.max_grad_norm
+        # DeepSpeed clips by itself except for plain float32, where it reports no norm: there the gate below does.
+        self._clips = settings.zero_stage == 0 and dtype == torch.float32
+        self._norm = math.nan
+        self._optimizer = build_optimizer(model, lr=lr, weight_decay=settings.weight_decay)
+        self._optimizer.gate = self._before_step
+        config = _deepspeed_config(settings, dtype, sum(parameter.numel() for parameter in model.parameters()), self._clips)
+        self._engine, *_ = deepspeed.initialize(model=model, optimizer=self._optimizer, config=config, dist_init_required=False)
+
+    @property
+    def needs_equal_counts(self) -> bool:
+        """Whether every rank must run the same number of micro-batches, because each one is a collective."""
+        return self._stage >= 2
+
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(log-probabilities, entropies) of the trained tokens, float32 [S] each, with a graph unless in `no_grad`."""
+        scores: tuple[Tensor, Tensor] = self._engine(batch)
+        return scores
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of `loss` to what the next step uses."""
+        # DeepSpeed averages over ranks; the losses are shares of one batch and must be summed.
+        self._engine.backward(loss * self.world)
+
+    def step(self, lr: float) -> float:
+        """Reduce the gradients, clip them and update the weights.
+
+        Returns:
+            The global gradient norm before clipping.
+        """
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+        self._engine.step()
+        return self._norm if self._clips else float(self._engine.get_global_grad_norm())
+
+    def reset_optimizer(self) -> None:
+        """Forget the optimizer's moments, as at the change from supervised to reinforcement learning."""
+        self._optimizer.reset()
+
+    def train(self, mode: bool) -> None:
+        """Switch dropout and the like on or off."""
+        self._engine.train(mode)
+
+    def full_weights(self, *, all_ranks: bool = False) -> dict[str, Tensor] | None:
+        """Checkpoint name -> a copy of the whole weight on the CPU; on rank 0, and None elsewhere unless `all_ranks`."""
+        keep = all_ranks or torch.distributed.get_rank() == 0
+        named = self._engine.module.named_weights()
+        copies: dict[str, Tensor] = {}
+        for bucket in _buckets(named):
+            with deepspeed.zero.GatheredParameters([named[name] for name in bucket], enabled=self._stage == 3):
+                if keep:
+                    copies.update({name: named[name].detach().to("cpu", copy=True) for name in bucket})
+        return copies if keep else None
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """`values` summed over ranks, in place."""
+        if self.world > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """The elementwise maximum of `values` over ranks, in place."""
+        if self.world > 1:
+            torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+        return values
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._engine.destroy()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _before_step(self) -> bool:
+        if self._clips:
+            norm = torch.nn.utils.clip_grad_norm_(self._engine.module.parameters(), self._max_norm)
+            self._norm = float(norm)
+        return True
+
+
+def _buckets(named: dict[str, Tensor]) -> list[list[str]]:
+    """Names in order, cut into runs of at most `GATHER_ELEMENTS` elements."""
+    buckets: list[list[str]] = []
+    filled = GATHER_ELEMENTS
+    for name, value in named.items():
+        size = getattr(value, "ds_numel", value.numel())
+        if filled + size > GATHER_ELEMENTS:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(name)
+        filled += size
+    return buckets
+
+
+def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: int, clips: bool) -> dict[str, Any]:
+    bucket = max(min(parameters, 500_000_000), 1)
+    half = dtype == torch.bfloat16
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        # Any number of backward passes belongs to one step; micro-batches are cut by tokens, not by count.
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": 0.0 if clips else settings.max_grad_norm,
+        "bf16": {"enabled": half},
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {
+            "stage": settings.zero_stage,
+            "overlap_comm": False,
+            # The defaults allocate buffers for half a billion elements, whatever the model's size.
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+            "stage3_prefetch_bucket_size": min(bucket, 50_000_000),
+        },
+        "timers": {"throughput": {"enabled": False}},
+        "steps_per_print": None,
+    }
+    if half and settings.zero_stage > 0:
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    return config

@@ -1,0 +1,83 @@
+"""PolicyModel: a Hugging Face causal LM that scores sampled tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cacherl.errors import ConfigError
+from learner.batch import MicroBatch
+from learner.logprobs import ScoringHead
+
+#: What some architectures do to their logits after the output layer, which `ScoringHead` does not.
+_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+_PREFIX = "policy."
+
+
+class PolicyModel(nn.Module):
+    """The trained model, called on a `MicroBatch` instead of on token ids.
+
+    `policy` is the Hugging Face model with its output layer replaced by a `ScoringHead`, so that parameters keep the
+    names that they have in a checkpoint, behind the prefix 'policy.'.
+    """
+
+    def __init__(self, policy: nn.Module) -> None:
+        super().__init__()
+        head = policy.get_output_embeddings()
+        name = next(name for name, module in policy.named_modules() if module is head)
+        policy.set_submodule(name, ScoringHead(head))
+        self.policy = policy
+        self._head = name
+
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(log-probabilities, entropies) of the S trained tokens, float32 [S] each, at their rows' temperatures."""
+        backbone = getattr(self.policy, self.policy.base_model_prefix)
+        hidden = backbone(input_ids=batch.token_ids, use_cache=False).last_hidden_state
+        chosen = hidden.flatten(0, 1).index_select(0, batch.predictors)
+        scores: tuple[Tensor, Tensor] = self.policy.get_submodule(self._head)(chosen, batch.targets, batch.inverse_temperatures)
+        return scores
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Checkpoint name -> parameter or persistent buffer; a weight tied to another appears once, as the first."""
+        parameters = {name: value for name, value in self.named_parameters()}  # noqa: C416 - drops tied duplicates
+        aliases = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        buffers = {name: value for name, value in self.state_dict(keep_vars=True).items() if name not in aliases}
+        return {name.removeprefix(_PREFIX): value for name, value in (parameters | buffers).items()}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Copy weights named as by `named_weights` into this model."""
+        with torch.no_grad():
+            for name, value in self.named_weights().items():
+                value.copy_(weights[name])
+
+
+def load_policy(directory: Path, dtype: torch.dtype) -> PolicyModel:
+    """Load the model of a Hugging Face folder.
+
+    Raises:
+        ConfigError: no such folder, or an architecture whose logits are transformed after the output layer.
+    """
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"model folder {directory} has no config.json; set model.path to a Hugging Face folder")
+    config = AutoConfig.from_pretrained(directory)
+    _refuse_logit_transforms(config, directory)
+    model = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, attn_implementation="sdpa")
+    return PolicyModel(model)
+
+
+def _refuse_logit_transforms(config: Any, directory: Path) -> None:
+    for field in _LOGIT_TRANSFORMS:
+        if getattr(config, field, None) not in (None, 1.0):
+            raise ConfigError(f"model folder {directory}: {field}={getattr(config, field)} is not supported by the learner")
+
+
+def frozen_copy(directory: Path, dtype: torch.dtype, weights: dict[str, Tensor], device: torch.device) -> PolicyModel:
+    """The architecture of `directory` with `weights`, in evaluation mode and without gradients."""
+    model = load_policy(directory, dtype)
+    model.load_weights(weights)
+    model.to(device).eval().requires_grad_(False)
+    return model

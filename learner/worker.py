@@ -1,0 +1,202 @@
+"""LearnerWorker: one rank of the learner, from the sampled batch to the published weights."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cacherl.config import RunConfig
+from cacherl.policy import FIRST_VERSION, WeightManifest, staleness
+from cacherl.trajectory import Trajectory, TrajectoryGroup
+from learner.advantages import group_advantages
+from learner.batch import micro_batches, partition, row_of, rows_of
+from learner.demonstrations import Demonstrations
+from learner.engine import PolicyEngine, Rendezvous, join
+from learner.export import save_folder
+from learner.grpo import GrpoTrainer
+from learner.policy_model import PolicyModel, frozen_copy
+from learner.priorities import group_priority
+from learner.publish import flatten
+from learner.sft import SupervisedTrainer
+from learner.stats import RankStats
+from replay_service.plan import PlanEntry, SamplePlan
+from replay_service.store import Replay
+
+logger = logging.getLogger(__name__)
+
+
+class LearnerWorker:
+    """One rank. Every method is called on all ranks with the same arguments; `setup` comes first.
+
+    Args:
+        config: the run's configuration.
+        model: Hugging Face folder of the initial weights.
+        replay_url, replay_namespace: of the replay pool.
+    """
+
+    def __init__(
+        self, config: RunConfig, model: Path, *, replay_url: str, replay_namespace: str, rank: int, world: int
+    ) -> None:
+        self._config = config
+        self._model_dir = model
+        self._rank = rank
+        self._world = world
+        self._replay = Replay(replay_url, replay_namespace, config.replay)
+        self._device = torch.device("cuda", 0) if config.learner.gpus_per_worker else torch.device("cpu")
+        self._version = FIRST_VERSION
+        self._supervised: SupervisedTrainer | None = None
+        self._trainer: GrpoTrainer | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights: the configured one; 'auto' is bfloat16 on a GPU and float32 on a CPU."""
+        name = self._config.model.dtype
+        automatic = "bfloat16" if self._device.type == "cuda" else "float32"
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[automatic if name == "auto" else name]
+
+    def setup(self, address: str, port: int, threads: int) -> None:
+        """Join the other ranks and load the model.
+
+        Args:
+            address, port: where rank 0 listens.
+            threads: CPU threads until the first update.
+        """
+        torch.set_num_threads(threads)
+        torch.manual_seed(self._config.run.seed)
+        timeout = self._config.learner.update_deadline_s
+        join(Rendezvous(rank=self._rank, world=self._world, address=address, port=port, timeout_s=timeout), self._device)
+        self._engine = PolicyEngine(
+            self._model_dir,
+            self._config.learner,
+            dtype=self.dtype,
+            lr=self._config.learner.lr,
+            device=self._device,
+            world=self._world,
+        )
+
+    def start_warm_start(self, demonstrations: Demonstrations) -> None:
+        """Take the demonstrations for `warm_start`."""
+        self._supervised = SupervisedTrainer(
+            self._engine,
+            demonstrations,
+            self._config.warm_start,
+            micro_batch_tokens=self._config.learner.micro_batch_tokens,
+            seed=self._config.run.seed,
+            rank=self._rank,
+        )
+
+    def warm_start(self, updates: int) -> list[float]:
+        """Make `updates` supervised steps; returns the loss of each, in nats per token.
+
+        Raises:
+            RuntimeError: `start_warm_start` was not called.
+        """
+        if self._supervised is None:
+            raise RuntimeError("warm_start before start_warm_start")
+        return self._supervised.run(updates)
+
+    def update(self, batch_id: str) -> RankStats:
+        """Sample batch `batch_id`, train on this rank's share of it and acknowledge it with new priorities.
+
+        Raises:
+            DeadlineExceeded: no batch could be sampled within replay.deadline_s.
+            LearnerError: every group of the batch has been evicted.
+        """
+        trainer = self._trainer or self._start_rl()
+        plan = self._replay.sample(batch_id, self._config.learner.batch_size // self._config.rollout.group_size)
+        started = time.perf_counter()
+        entries = self._share(plan)
+        groups = self._replay.fetch([entry.group_id for entry in entries])
+        found = [(entry, group) for entry, group in zip(entries, groups, strict=True) if group is not None]
+        advantages = [self._advantages(group) for _, group in found]
+        rows = [
+            row
+            for (entry, group), values in zip(found, advantages, strict=True)
+            for row in rows_of(group, values, entry.is_weight)
+        ]
+        result = trainer.train(rows, self._version)
+        priorities = _priorities([group for _, group in found], advantages, result.log_ratios)
+        self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities)
+        metrics = result.metrics | self._replay_metrics(plan)
+        self._version += 1
+        metrics |= {"learner/version": float(self._version), "time/update": time.perf_counter() - started}
+        missing = len(entries) - len(found)
+        if missing:
+            logger.warning("batch %s: %d of %d groups were evicted before they were fetched", batch_id, missing, len(entries))
+        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), missing=missing)
+
+    def publish(self, version: int) -> tuple[WeightManifest, npt.NDArray[np.uint8]] | None:
+        """Gather the weights; on rank 0 their manifest and flat buffer, None elsewhere."""
+        weights = self._engine.full_weights()
+        return None if weights is None else flatten(weights, version)
+
+    def token_logprobs(self, trajectories: Sequence[Trajectory]) -> list[npt.NDArray[np.float32]]:
+        """float32 [S] per trajectory: log-probability of each sampled token at the trajectory's temperature."""
+        rows = [row_of(trajectory, 0.0) for trajectory in trajectories]
+        scores: list[npt.NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(rows)
+        for batch in micro_batches(rows, self._config.learner.micro_batch_tokens):
+            with torch.no_grad():
+                logprobs, _ = self._engine.forward(batch.to(self._device))
+            parts = np.split(logprobs.cpu().numpy(), np.cumsum(batch.trained_per_row.cpu().numpy())[:-1])
+            for index, part in zip(batch.indices.tolist(), parts, strict=True):
+                scores[index] = part
+        return scores
+
+    def save(self, directory: Path) -> None:
+        """Write the policy as a Hugging Face folder (rank 0 writes, every rank takes part)."""
+        weights = self._engine.full_weights()
+        if weights is not None:
+            save_folder(weights, self._model_dir, directory)
+
+    def close(self) -> None:
+        """Leave the process group and the replay service."""
+        self._replay.close()
+        self._engine.close()
+
+    def _start_rl(self) -> GrpoTrainer:
+        """Freeze the reference if there is a KL term, forget the optimizer's moments, take the threads of the loop."""
+        self._supervised = None
+        self._engine.reset_optimizer()
+        torch.set_num_threads(self._config.learner.threads)
+        self._trainer = GrpoTrainer(self._engine, self._config, self._reference())
+        return self._trainer
+
+    def _reference(self) -> PolicyModel | None:
+        if self._config.kl.coef == 0:
+            return None
+        weights = self._engine.full_weights(all_ranks=True)
+        return frozen_copy(self._model_dir, self.dtype, weights or {}, self._device)
+
+    def _share(self, plan: SamplePlan) -> list[PlanEntry]:
+        """This rank's entries of the plan: disjoint over ranks and covering it, balanced by tokens."""
+        shards = partition([entry.tokens for entry in plan.entries], self._world)
+        return [plan.entries[index] for index in shards[self._rank]]
+
+    def _advantages(self, group: TrajectoryGroup) -> npt.NDArray[np.float64]:
+        settings = self._config.advantage
+        return group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
+
+    def _replay_metrics(self, plan: SamplePlan) -> dict[str, float]:
+        entries = plan.entries
+        return {
+            "replay/staleness": float(np.mean([staleness(self._version, entry.version) for entry in entries])),
+            "replay/uses": float(np.mean([entry.uses for entry in entries])),
+            "replay/fresh_fraction": float(np.mean([entry.uses == 0 for entry in entries])),
+        }
+
+
+def _priorities(
+    groups: Sequence[TrajectoryGroup],
+    advantages: Sequence[npt.NDArray[np.float64]],
+    log_ratios: npt.NDArray[np.float64],
+) -> dict[str, float]:
+    """Group id -> new priority; `log_ratios` is float64 [sum of the groups' sizes], in order."""
+    parts = np.split(log_ratios, np.cumsum([len(group) for group in groups])[:-1])
+    triples = zip(groups, advantages, parts, strict=True)
+    return {group.group_id: group_priority(values, ratios) for group, values, ratios in triples}
