@@ -15,7 +15,7 @@ from cacherl.trajectory import Message
 from envs.answer import render_answer
 from envs.base import PlannedCall, Solution, Task, TaskSource, ToolSpec
 from envs.noise import uniform
-from envs.observation import is_error
+from envs.observation import error_text
 
 
 class Agent(Protocol):
@@ -33,7 +33,7 @@ class OracleAgent:
 
     def act(self, task: Task, history: Sequence[Message]) -> str:
         solution = self._source.solution(task)
-        done = _succeeded(history)
+        done = _steps_done(solution, history)
         if done == len(solution.steps):
             return render_answer(solution.answer)
         return self._source.format.render([solution.steps[done].call])
@@ -60,8 +60,8 @@ class TeacherAgent:
 
     def act(self, task: Task, history: Sequence[Message]) -> str:
         solution = self._source.solution(task)
-        done = _succeeded(history)
-        failed = bool(history) and is_error(history[-1])
+        done = _steps_done(solution, history)
+        failed = bool(history) and error_text(history[-1]) is not None
         may_stop = failed or (0 < done < len(solution.steps) and solution.steps[done - 1].partial_answer is not None)
         if may_stop and uniform("teacher", self._seed, task.task_id, len(history)) < self._sloppiness:
             return render_answer(_at_hand(solution, done))
@@ -101,8 +101,13 @@ class ScriptedAgent:
         return self._texts[min(turn, len(self._texts) - 1)]
 
 
-def _succeeded(history: Sequence[Message]) -> int:
-    return sum(message.role == "tool" and not is_error(message) for message in history)
+def _steps_done(solution: Solution, history: Sequence[Message]) -> int:
+    """How many steps of the solution were answered as they should be."""
+    done = 0
+    for message in history:
+        if message.role == "tool" and done < len(solution.steps) and error_text(message) == solution.steps[done].error:
+            done += 1
+    return done
 
 
 def _at_hand(solution: Solution, done: int) -> str:

@@ -82,10 +82,16 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionStep:
-    """One call of a solution. `partial_answer` is what a careless agent would answer after it; None: nothing yet."""
+    """One call of a solution.
+
+    Attributes:
+        partial_answer: what a careless agent would answer after it; None: nothing yet.
+        error: the error that the call is answered with, where learning of it is the point; None: it succeeds.
+    """
 
     call: PlannedCall
     partial_answer: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from cacherl.trajectory import Message
 from envs.jsontext import compact
 
@@ -16,6 +18,6 @@ def render_error(text: str) -> str:
     return compact({"error": text})
 
 
-def is_error(message: Message) -> bool:
-    """Whether `message` is the result of a failed call."""
-    return message.role == "tool" and message.content.startswith(_ERROR)
+def error_text(message: Message) -> str | None:
+    """The error that a tool result states; None: the call succeeded."""
+    return str(json.loads(message.content)["error"]) if message.content.startswith(_ERROR) else None

@@ -10,10 +10,12 @@ from cacherl.errors import ConfigError
 from envs.base import TRAIN, TaskSource
 from envs.research.family import ResearchFamily
 from envs.source import SimulatedSource
+from envs.trip.family import TripFamily
 
 #: What `env.name` may be, besides a dotted path.
 FAMILIES: dict[str, Callable[[EnvSection], TaskSource]] = {
     "research": lambda section: SimulatedSource(ResearchFamily(), section),
+    "trip": lambda section: SimulatedSource(TripFamily(), section),
 }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envs.base import ToolSpec
-from envs.jsontext import canonical
+from envs.base import PlannedCall, ToolSpec
+from envs.calllog import CallLog
 from envs.research.names import RELATIONS
 from envs.research.world import World
-from envs.simulator import FIRST, IRRELEVANT, NEEDED, REPEAT, ToolResult
+from envs.simulator import ToolResult
 
 TOOLS = (
     ToolSpec(
@@ -38,23 +38,21 @@ NOT_FOUND = "not found"
 
 
 class ResearchSimulator:
-    """Serves one world. The only state is the set of calls that succeeded."""
+    """Serves one world. The only state is the set of calls that were made."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._done: set[str] = set()
-        steps = list(zip(world.chain, world.relations, strict=False))
-        self._reads = {_key("read", {"id": world.ids[person], "field": relation}) for person, relation in steps}
-        self._needed = self._reads | {_key("search", {"name": person}) for person, _ in steps}
+        reads = [
+            PlannedCall(name="read", arguments={"id": world.ids[person], "field": relation})
+            for person, relation in zip(world.chain, world.relations, strict=False)
+        ]
+        searches = [PlannedCall(name="search", arguments={"name": person}) for person in world.chain[:-1]]
+        self._log = CallLog(needed=[*searches, *reads], evidence=reads)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         content = self._search(**arguments) if name == "search" else self._read(**arguments)
-        if content is None:
-            return ToolResult(error=NOT_FOUND, tags=(IRRELEVANT,))
-        key = _key(name, arguments)
-        tags = (NEEDED if key in self._needed else IRRELEVANT, REPEAT if key in self._done else FIRST)
-        self._done.add(key)
-        return ToolResult(content=content, tags=tags)
+        tags = self._log.record(name, arguments)
+        return ToolResult(error=NOT_FOUND, tags=tags) if content is None else ToolResult(content=content, tags=tags)
 
     def _search(self, name: str) -> dict[str, str] | None:
         found = self._world.ids.get(name)
@@ -65,17 +63,13 @@ class ResearchSimulator:
         return None if facts is None else {"value": facts[field]}
 
     def answer(self, value: str | None) -> float:
-        return float(value == self._world.chain[-1] and self._reads <= self._done)
+        return float(value == self._world.chain[-1] and self._log.complete)
 
     def verdict(self) -> float:
         return 0.0
 
     def state(self) -> dict[str, Any]:
-        return {"done": sorted(self._done)}
+        return {"done": self._log.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._done = set(state["done"])
-
-
-def _key(name: str, arguments: Mapping[str, Any]) -> str:
-    return name + canonical(arguments)
+        self._log.restore(state["done"])

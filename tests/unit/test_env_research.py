@@ -106,8 +106,8 @@ async def test_tags_tell_needed_irrelevant_first_and_repeated_calls():
         (True, None, ("irrelevant", "repeat")),
         (True, None, ("needed", "first")),
         (True, None, ("irrelevant", "first")),
-        (False, "tool", ("irrelevant",)),
-        (False, "tool", ("irrelevant",)),
+        (False, "tool", ("irrelevant", "first")),
+        (False, "tool", ("irrelevant", "first")),
     ]
 
 

@@ -1,0 +1,1 @@
+"""The trip family: book the cheapest flights, and a hotel, out of a small market."""
