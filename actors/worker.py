@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay_service.store import Replay
-
 from actors.chat import Chat
 from actors.engine import Engine, EngineSettings
 from actors.episode import EpisodeLimits
@@ -28,6 +26,7 @@ from cacherl.process import redirect_output
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.base import Task, TaskSource
 from envs.registry import load_source
+from replay_service.store import Replay
 from rewards.composer import Composer
 
 if TYPE_CHECKING:

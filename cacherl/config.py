@@ -128,6 +128,7 @@ class AdvantageSection(Section):
 
     normalize_std: bool = Field(True, description="divide by the group's standard deviation (GRPO), or only centre (Dr.GRPO)")
     epsilon: float = Field(1e-6, gt=0)
+    zero_variance: Literal["outcome", "return"] = Field("outcome", description="what must differ within a trained group")
 
 
 class LossSection(Section):

@@ -23,10 +23,10 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as l
 def train(config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Run the loop: actors, replay service and learner, until run.updates."""
     settings = load_config(config, overrides or ())
-    console = Console()
     from deploy.launch import run_training
 
-    summary, report = run_training(settings, console)
+    summary, report = run_training(settings)
+    console = Console()
     if summary.held_out_start is not None and summary.held_out_end is not None:
         console.print(
             f"held-out success {summary.held_out_start:.3f} -> {summary.held_out_end:.3f} "

@@ -61,17 +61,12 @@ def _check_capacity(config: RunConfig, total: dict[str, float]) -> None:
         per_actor = getattr(config.actors, f"{kind}_per_actor")
         per_worker = getattr(config.learner, f"{kind}_per_worker")
         needed = config.actors.count * per_actor + config.learner.workers * per_worker
-        if needed > total.get(resource, 0.0) + 1e-9 and not _autoscales():
+        if needed > total.get(resource, 0.0) + 1e-9 and not config.ray.autoscaling:
             raise ConfigError(
                 f"the cluster has {total.get(resource, 0.0):g} {resource}s, the run needs {needed:g}: actors.count "
                 f"{config.actors.count} x actors.{kind}_per_actor {per_actor:g} + learner.workers {config.learner.workers} x "
-                f"learner.{kind}_per_worker {per_worker:g}; lower one of them or add nodes"
+                f"learner.{kind}_per_worker {per_worker:g}; lower one, add nodes, or set ray.autoscaling=true"
             )
-
-
-def _autoscales() -> bool:
-    """Whether the cluster may still grow: then the wait for placement decides, not the present size."""
-    return bool(os.environ.get("RAY_AUTOSCALER_ADDRESS") or os.environ.get("RAY_CLUSTER_NAME"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

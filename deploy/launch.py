@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from learner.group import LearnerGroup
 from rich.console import Console
 
 from actors.pool import ActorPool
@@ -30,9 +29,11 @@ from deploy.report import write_report
 from deploy.run_dir import RunDirectory
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
+from deploy.terminal import own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
 from envs.registry import load_source
+from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
@@ -64,7 +65,7 @@ class Summary:
     error: str | None = None
 
 
-def run_training(config: RunConfig, console: Console) -> tuple[Summary, Path]:
+def run_training(config: RunConfig) -> tuple[Summary, Path]:
     """Run a training run from start to end; returns its summary and its report.
 
     Raises:
@@ -72,6 +73,14 @@ def run_training(config: RunConfig, console: Console) -> tuple[Summary, Path]:
     """
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
+    with own_terminal(directory.logs / "driver.log") as console:
+        summary = _watched(config, directory, console)
+    directory.write_json("summary.json", asdict(summary))
+    return summary, write_report(directory.path)
+
+
+def _watched(config: RunConfig, directory: RunDirectory, console: Console) -> Summary:
+    """The run under a panel; whatever happens to it ends in a summary."""
     source = load_source(config.env)
     with Panel(console, _LINE_INTERVAL_S) as panel, MetricWriter(_sinks(config, directory)) as writer:
         monitor = Monitor(
@@ -99,7 +108,7 @@ def run_training(config: RunConfig, console: Console) -> tuple[Summary, Path]:
         finally:
             monitor.close()
     held_out = monitor.held_out
-    summary = Summary(
+    return Summary(
         name=config.run.name,
         status=status,
         seed=config.run.seed,
@@ -111,8 +120,6 @@ def run_training(config: RunConfig, console: Console) -> tuple[Summary, Path]:
         phases=monitor.phases,
         error=error,
     )
-    directory.write_json("summary.json", asdict(summary))
-    return summary, write_report(directory.path)
 
 
 async def _supervised(launch: Launch) -> None:
@@ -163,9 +170,9 @@ class Launch:
                 model=warm_start.model,
                 replay_url=url,
                 replay_namespace=namespace,
+                log_dir=directory.logs,
                 ray_namespace=run_id,
                 placement=placement.learner,
-                log_dir=directory.logs,
             )
             stack.push_async_callback(learner.close)
             await learner.start()
@@ -204,14 +211,13 @@ class Launch:
         await warm_start.train(learner, progress)
 
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
-        advantage = self.config.advantage
         return WorkerSpec(
             name="actor",
             config=self.config,
             model=model,
             replay_url=replay_url,
             replay_namespace=replay_namespace,
-            priority=AdvantagePriority(normalize_std=advantage.normalize_std, epsilon=advantage.epsilon),
+            priority=AdvantagePriority(settings=self.config.advantage),
             log_file=self.directory.logs / "actor.log",
         )
 

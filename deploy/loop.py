@@ -22,8 +22,8 @@ from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
 from learner.group import LearnerGroup
-from replay_service.store import Replay
 from replay_service.plan import Wait
+from replay_service.store import Replay
 
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05

@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cacherl.config import AdvantageSection
 from cacherl.trajectory import TrajectoryGroup
 from learner.advantages import group_advantages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantagePriority:
-    """Mean |advantage| over the group; 0, 'never sample it', when all members have the same raw outcome.
+    """Mean |advantage| over the group; 0, 'never sample it', when its members do not differ.
 
-    The raw outcome decides and not the shaped return, whose small differences would make a gradient out of nothing.
+    By default the raw outcome decides and not the shaped return, whose small differences would make a gradient out of
+    nothing.
     """
 
-    normalize_std: bool
-    epsilon: float
+    settings: AdvantageSection
 
     def __call__(self, group: TrajectoryGroup) -> float:
-        if np.ptp(group.outcomes) == 0:
+        settings = self.settings
+        if np.ptp(group.outcomes if settings.zero_variance == "outcome" else group.returns) == 0:
             return 0.0
-        advantages = group_advantages(group.returns, normalize_std=self.normalize_std, epsilon=self.epsilon)
+        advantages = group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
         return float(np.abs(advantages).mean())

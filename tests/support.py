@@ -25,10 +25,10 @@ class MarkedProcess:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     output: Path = Path(os.devnull)
     _process: subprocess.Popen[bytes] | None = None
-    _shared_memory: set[str] = field(default_factory=set)
+    _shared_memory: set[Path] = field(default_factory=set)
 
     def start(self) -> MarkedProcess:
-        self._shared_memory = set(os.listdir("/dev/shm"))
+        self._shared_memory = _shared_memory_files()
         env = {**os.environ, **self.environment, _MARK: self.mark}
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -74,12 +74,12 @@ class MarkedProcess:
                     continue
         return found
 
-    def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[str]]:
+    def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[Path]]:
         """Processes still there after `grace_s`, and files in shared memory that were not there before."""
         deadline = time.monotonic() + grace_s
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.2)
-        return self.alive(), set(os.listdir("/dev/shm")) - self._shared_memory
+        return self.alive(), _shared_memory_files() - self._shared_memory
 
     def kill_all(self) -> None:
         for pid in self.alive():
@@ -87,6 +87,10 @@ class MarkedProcess:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def _shared_memory_files() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
 
 
 def train_command(config: str, *overrides: str) -> list[str]:

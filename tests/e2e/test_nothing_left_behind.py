@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support import MarkedProcess, train_command
 
 pytestmark = pytest.mark.timeout(300)
