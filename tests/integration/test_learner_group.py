@@ -12,7 +12,6 @@ import psutil
 import pytest
 import ray
 import torch
-from learner_data import group, tiny_model, trajectory
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -20,6 +19,7 @@ from cacherl.config import RunConfig, parse_config
 from cacherl.errors import LearnerError
 from cacherl.policy import WeightManifest
 from learner.group import LearnerGroup
+from learner_data import group, tiny_model, trajectory
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 

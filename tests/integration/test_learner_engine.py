@@ -1,0 +1,120 @@
+"""DeepSpeed engines over gloo: one update is the same however it is split and at every ZeRO stage."""
+
+from __future__ import annotations
+
+import socket
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learner_data import row, tiny_model
+
+STAGES = (0, 1, 2, 3)
+LR = 1e-2
+MAX_NORM = 0.05
+
+
+def make_rows() -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [row(rng, int(length), 4, temperature=0.8) for length in rng.integers(10, 40, 8)]
+
+
+def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
+    """Child process: two updates at every stage; puts (stage, weights, norms, metrics)."""
+    from cacherl.config import parse_config
+    from learner.engine import PolicyEngine, Rendezvous, join
+    from learner.grpo import GrpoTrainer
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    join(Rendezvous(rank=rank, world=world, port=port, timeout_s=60), device)
+    rows = make_rows()
+    # The second rank has fewer micro-batches than the first, so that fillers are needed.
+    mine = rows if world == 1 else (rows[:6] if rank == 0 else rows[6:])
+    for stage in STAGES:
+        config = parse_config(
+            {
+                "model": {"max_length": 40},
+                "learner": {"zero_stage": stage, "micro_batch_tokens": 80, "lr": LR, "max_grad_norm": MAX_NORM, "epochs": 2},
+                "loss": {"entropy_coef": 0.01},
+            }
+        )
+        engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=world)
+        trainer = GrpoTrainer(engine, config, None)
+        trainer.train(rows[:1] if rank == 0 else [], version=0)
+        engine.reset_optimizer()
+        result = trainer.train(mine, version=1)
+        weights = engine.full_weights(all_ranks=True)
+        if rank == 0:
+            results.put((stage, {name: value.numpy() for name, value in weights.items()}, result.metrics, result.log_ratios))
+    engine.close()
+
+
+def run(world: int, model: Path) -> dict[int, Any]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = get_context("spawn")
+    results = context.Queue()
+    children = [context.Process(target=train, args=(rank, world, port, model, results)) for rank in range(world)]
+    for child in children:
+        child.start()
+    try:
+        collected = [results.get(timeout=240) for _ in STAGES]
+        for child in children:
+            child.join(60)
+        assert [child.exitcode for child in children] == [0] * world
+    finally:
+        for child in children:
+            child.kill()
+    return {stage: rest for stage, *rest in collected}
+
+
+def bare(model: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The same two updates in plain PyTorch and float64, one row at a time: (weights, gradient norms of the second)."""
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
+    rows = make_rows()
+    norms: list[float] = []
+    for data in (rows[:1], rows):
+        optimizer = torch.optim.AdamW(policy.parameters(), lr=LR, weight_decay=0.0)
+        norms.clear()
+        for _ in range(2):
+            loss, tokens = torch.zeros((), dtype=torch.float64), sum(len(one.positions) for one in data)
+            for one in data:
+                ids = torch.from_numpy(one.token_ids.astype(np.int64))
+                log_p = (policy(ids[None]).logits[0, one.positions - 1] / one.temperature).log_softmax(-1)
+                new = log_p.gather(-1, ids[one.positions, None])[:, 0]
+                ratio = torch.exp(new - torch.from_numpy(one.rollout_logprobs))
+                advantage = torch.from_numpy(one.advantages)
+                gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+                entropy = -(log_p.exp() * log_p).sum(-1)
+                loss = loss - (gain + 0.01 * entropy).sum() / tokens
+            loss.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(policy.parameters(), MAX_NORM)))
+            optimizer.step()
+            optimizer.zero_grad()
+    return {name: value.detach() for name, value in policy.named_parameters()}, norms
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def test_every_stage_on_one_and_two_ranks_equals_plain_pytorch(model: Path) -> None:
+    expected, norms = bare(model)
+    assert min(norms) > MAX_NORM  # so clipping is part of what is compared
+    outcomes = {(world, stage): value for world in (1, 2) for stage, value in run(world, model).items()}
+    assert set(outcomes) == {(world, stage) for world in (1, 2) for stage in STAGES}
+    for key, (weights, metrics, log_ratios) in outcomes.items():
+        assert set(weights) == set(expected), key
+        for name, value in weights.items():
+            np.testing.assert_allclose(value, expected[name].numpy(), atol=2e-4, err_msg=f"{key} {name}")
+        assert metrics["learner/grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3), key
+        assert len(log_ratios) == (8 if key[0] == 1 else 6)
