@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from actors.chat import Chat
 from actors.policy import Completion, FinishReason, Sampling
 from cacherl.trajectory import NO_VERSION, Message, Source, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
+from deploy.tiny_model import build_tokenizer
 from envs.base import EnvStep, Task, ToolSpec
 
 
@@ -55,6 +57,11 @@ def task(number: int = 0, prompt: str = "Who?") -> Task:
     """A task without a world."""
     messages = (Message(role="user", content=prompt),)
     return Task(task_id=f"fake/train/1/{number}", family="fake", split="train", level=1, seed=number, messages=messages)
+
+
+def word_chat() -> Chat:
+    """A chat of few words: 'Who?' is 2 tokens, its prompt 5, and the observation 'seen' 4, generation prompts included."""
+    return Chat(build_tokenizer(["Who", "?", "look", "done", "seen", " ", "a"], (), 512))
 
 
 @dataclass

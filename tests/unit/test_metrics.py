@@ -1,0 +1,137 @@
+"""Metrics are declared, reduced as declared, and arrive in every sink."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cacherl.metrics import JsonlSink, Metric, MetricWriter, TensorBoardSink, declare, lookup, reduce
+
+NAN, INF = math.nan, math.inf
+
+
+def test_every_declaration_has_a_unit_and_a_sentence() -> None:
+    for name in ("learner/loss", "eval/success", "rollout/failed", "replay/staleness", "time/publish"):
+        metric = lookup(name)
+        assert metric.name == name
+        assert metric.unit
+        assert len(metric.help.split()) >= 2
+    assert (lookup("learner/ratio_max").reduction, lookup("learner/tokens").reduction) == ("max", "sum")
+
+
+def test_a_family_declares_what_is_below_it_and_not_itself() -> None:
+    assert lookup("reward/final").name == "reward/*"
+    assert lookup("reward/a/b").name == "reward/*"
+    assert lookup("eval/success/level2").name == "eval/success/*"
+    assert lookup("eval/success").name == "eval/success"
+    for name in ("reward", "eval/failure", "learner", "learner/loss/a", ""):
+        with pytest.raises(KeyError, match=f"metric '{name}' is not declared"):
+            lookup(name)
+
+
+def test_declaring_again_is_harmless_and_declaring_differently_is_not() -> None:
+    loss = lookup("learner/loss")
+    declare([loss])
+    with pytest.raises(ValueError, match="metric 'learner/loss' is declared twice"):
+        declare([Metric(name="learner/loss", unit="nats", help="something else")])
+    assert lookup("learner/loss") is loss
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("learner/loss", [1.0, 2.0, 6.0], 3.0),
+        ("learner/tokens", [1, 2, 6], 9.0),
+        ("learner/ratio_max", [1.0, 6.0, 2.0], 6.0),
+        ("learner/lr", [1.0, 6.0, 2.0], 2.0),
+        ("learner/loss", [1.0, NAN], NAN),
+        ("learner/loss", [1.0, INF], NAN),
+        ("learner/tokens", [1.0, INF], INF),
+        ("learner/tokens", [NAN, 1.0], NAN),
+        ("learner/ratio_max", [1.0, NAN], NAN),
+        ("learner/ratio_max", [NAN, 1.0], NAN),
+        ("learner/ratio_max", [1.0, INF], INF),
+        ("learner/lr", [NAN, 1.0], 1.0),
+    ],
+)
+def test_reductions(name: str, values: list[float], expected: float) -> None:
+    assert reduce({name: value} for value in values) == pytest.approx({name: expected}, nan_ok=True)
+
+
+def test_a_minimum_shows_what_is_not_a_number() -> None:
+    declare([Metric(name="test/lowest", unit="1", help="only for this test", reduction="min")])
+    assert reduce([{"test/lowest": 2.0}, {"test/lowest": 1.0}]) == {"test/lowest": 1.0}
+    assert math.isnan(reduce([{"test/lowest": 1.0}, {"test/lowest": NAN}])["test/lowest"])
+
+
+def test_records_need_not_have_the_same_names() -> None:
+    merged = reduce([{"learner/loss": 1.0, "learner/tokens": 5}, {"learner/loss": 3.0}])
+    assert merged == {"learner/loss": 2.0, "learner/tokens": 5.0}
+    assert reduce([]) == {}
+    with pytest.raises(KeyError, match="'learner/colour' is not declared"):
+        reduce([{"learner/colour": 1.0}])
+
+
+def test_json_lines_carry_step_and_time_and_append(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "metrics.jsonl"
+    before = time.time()
+    for step in (0, 7):
+        with MetricWriter([JsonlSink(path)]) as writer:
+            writer.write(step, {"learner/loss": 0.5, "learner/kl": NAN, "learner/ratio_max": INF})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(before <= line.pop("time") <= time.time() for line in lines)
+    assert lines == [{"step": step, "learner/loss": 0.5, "learner/kl": None, "learner/ratio_max": None} for step in (0, 7)]
+
+
+def test_a_json_line_is_there_before_the_sink_closes(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink.write(1, {"learner/loss": 2.0})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["learner/loss"] == 2.0
+    sink.close()
+
+
+def test_tensorboard_scalars_read_back(tmp_path: Path) -> None:
+    with MetricWriter([TensorBoardSink(tmp_path)]) as writer:
+        writer.write(0, {"eval/success": 0.25})
+        writer.write(10, {"eval/success": 0.5, "reward/final": -1.0})
+        writer.write(20, {"reward/final": NAN})
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert events.Tags()["scalars"] == ["eval/success", "reward/final"]
+    assert [(event.step, event.value) for event in events.Scalars("eval/success")] == [(0, 0.25), (10, 0.5)]
+    last = events.Scalars("reward/final")[-1]
+    assert (last.step, math.isnan(last.value)) == (20, True)
+
+
+class Remembering:
+    """A sink that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, dict[str, float]]] = []
+        self.closed = 0
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self.records.append((step, dict(values)))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_writer_serves_all_sinks_and_closes_them() -> None:
+    sinks = [Remembering(), Remembering()]
+    with MetricWriter(sinks) as writer:
+        writer.write(3, {"learner/loss": 1.0})
+    assert [sink.records for sink in sinks] == [[(3, {"learner/loss": 1.0})]] * 2
+    assert [sink.closed for sink in sinks] == [1, 1]
+
+
+def test_an_undeclared_name_reaches_no_sink() -> None:
+    sink = Remembering()
+    with pytest.raises(KeyError, match="'learner/colour' is not declared"):
+        MetricWriter([sink]).write(1, {"learner/loss": 1.0, "learner/colour": 2.0})
+    assert sink.records == []
