@@ -41,6 +41,16 @@ def server(server_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
+@pytest.fixture(scope="session")
+def shard_servers(server_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplayServer]]:
+    """Two more servers of the same kind."""
+    with (
+        ReplayServer(tmp_path_factory.mktemp("shard"), binary=server_binary) as one,
+        ReplayServer(tmp_path_factory.mktemp("shard"), binary=server_binary) as two,
+    ):
+        yield [one, two]
+
+
 def free_settings(**changes: Any) -> ReplaySettings:
     """Settings without any limit but those that a test asks for."""
     unlimited: dict[str, Any] = {

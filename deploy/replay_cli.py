@@ -1,0 +1,195 @@
+"""`cacherl replay`: look into a pool in use, and move it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cacherl.config import load_config
+from cacherl.errors import ConfigError
+from cacherl.replay_settings import ReplaySettings
+from cacherl.trajectory import TrajectoryGroup
+from replay_service.archive import export_pool, import_pool
+from replay_service.contents import GroupInfo
+from replay_service.store import Replay
+
+app = typer.Typer(help="Look into a replay pool, also one in use, and move it.", no_args_is_help=True)
+
+Pool = Annotated[str, typer.Option("--namespace", "-n", help="The pool: replay.namespace, by default the run's name.")]
+Url = Annotated[
+    str | None, typer.Option("--url", help="redis:// or rediss:// URL; by default CACHERL_REPLAY_URL, then the config's.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML, for credentials, shards and the rules of import.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_console = Console()
+
+
+@app.command()
+def stats(namespace: Pool, url: Url = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Counters, and distributions of priority, age, size, staleness and uses."""
+    with _pool(namespace, url, config) as pool:
+        counters = dataclasses.asdict(pool.stats())
+        profile = dataclasses.asdict(pool.profile())
+    if as_json:
+        typer.echo(json.dumps({**counters, "profile": profile}))
+        return
+    table = Table("counter", "value")
+    for name, value in counters.items():
+        table.add_row(name, _shown(value))
+    for name, value in profile.items():
+        table.add_row(f"profile/{name}", _shown(value))
+    _console.print(table)
+
+
+@app.command("list")
+def list_groups(
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """The groups, one a line."""
+    with _pool(namespace, url, config) as pool:
+        infos = sorted(pool.entries(), key=lambda info: -info.sequence)[:limit]
+    if as_json:
+        for info in infos:
+            typer.echo(json.dumps(dataclasses.asdict(info)))
+        return
+    columns = ("group_id", "task_id", "priority", "version", "trajectories", "successes", "tokens", "uses", "leases")
+    table = Table(*columns)
+    for info in infos:
+        table.add_row(*(_shown(getattr(info, column)) for column in columns))
+    _console.print(table)
+
+
+@app.command()
+def show(
+    group_id: Annotated[str, typer.Argument(help="As `list` prints it.")],
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """One group: its trajectories turn by turn."""
+    with _pool(namespace, url, config) as pool:
+        group = pool.get(group_id)
+    if group is None:
+        raise ConfigError(f"pool {namespace!r} holds no group {group_id!r}; see `cacherl replay list`")
+    if as_json:
+        typer.echo(json.dumps(_plain(group)))
+        return
+    for member in group.trajectories:
+        _console.rule(
+            f"{member.trajectory_id}: {member.status.kind}, outcome {member.outcome:g}, return {member.total_reward:g}"
+        )
+        for turn in member.turns:
+            _console.print(turn.text, style="bold", markup=False, highlight=False)
+            for message in turn.messages:
+                _console.print(f"  {message.name or message.role}: {message.content}", markup=False, highlight=False)
+
+
+@app.command("export")
+def export_(
+    path: Annotated[Path, typer.Argument(help="File to write.")],
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write all groups to a file that `import` can load."""
+    with _pool(namespace, url, config) as pool, _progress("exporting", quiet=as_json) as report:
+        count = export_pool(pool, path, progress=report)
+    _say(as_json, {"exported": count, "path": str(path)})
+
+
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="File that `export` wrote.", exists=True, dir_okay=False)],
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load a file's groups into a pool; without --config the pool must exist, with it, it is made by the config's rules."""
+    with _pool(namespace, url, config, join=config is None) as pool, _progress("importing", quiet=as_json) as report:
+        result = import_pool(pool, path, progress=report)
+    _say(as_json, dataclasses.asdict(result))
+
+
+@app.command()
+def prune(
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    before_version: Annotated[int | None, typer.Option(help="Groups with a token of an older policy version.")] = None,
+    below_priority: Annotated[float | None, typer.Option(help="Groups of a lower priority.")] = None,
+    older_than_s: Annotated[float | None, typer.Option(help="Groups pushed longer ago, in seconds.")] = None,
+    used: Annotated[int | None, typer.Option(help="Groups sampled at least so often.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only count.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the groups that meet every condition given."""
+    limits = (before_version, below_priority, older_than_s, used)
+    if all(limit is None for limit in limits):
+        raise ConfigError("prune needs at least one of --before-version, --below-priority, --older-than-s, --used")
+    now = time.time()
+
+    def doomed(info: GroupInfo) -> bool:
+        return (
+            (before_version is None or info.version < before_version)
+            and (below_priority is None or info.priority < below_priority)
+            and (older_than_s is None or now - info.pushed_at > older_than_s)
+            and (used is None or info.uses >= used)
+        )
+
+    with _pool(namespace, url, config) as pool:
+        chosen = [info.group_id for info in pool.entries() if doomed(info)]
+        removed = 0 if dry_run else pool.prune(chosen)
+    _say(as_json, {"matched": len(chosen), "removed": removed})
+
+
+@contextmanager
+def _pool(namespace: str, url: str | None, config: Path | None, *, join: bool = True) -> Iterator[Replay]:
+    settings = load_config(config).replay if config is not None else ReplaySettings()
+    address = url or os.environ.get("CACHERL_REPLAY_URL") or settings.url
+    if address is None:
+        raise ConfigError("no replay server: give --url, CACHERL_REPLAY_URL or a config with replay.url")
+    with Replay(address, namespace, settings, join=join) as pool:
+        yield pool
+
+
+@contextmanager
+def _progress(verb: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _say(as_json: bool, facts: dict[str, Any]) -> None:
+    typer.echo(json.dumps(facts) if as_json else ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key:g}: {entry:.4g}" for key, entry in value.items()) or "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(group: TrajectoryGroup) -> Any:
+    """Of what JSON can carry: arrays as lists."""
+    return json.loads(json.dumps(dataclasses.asdict(group), default=lambda value: value.tolist()))

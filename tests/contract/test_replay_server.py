@@ -1,0 +1,230 @@
+"""The embedded server: it ends with its owner, comes back when killed, and refuses cleanly when it is full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from cacherl.errors import ReplayError
+from cacherl.replay_settings import ReplaySettings
+from replay_service.binary import find_server
+from replay_service.server import ReplayServer
+from replay_service.store import Replay
+
+RULES = ReplaySettings(warmup_steps=0, update_frequency=0, max_staleness=None, reconnect_s=20)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    end = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_what_was_acknowledged_survives_a_kill(server_binary, tmp_path, make_group):
+    with ReplayServer(tmp_path, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        for i in range(20):
+            pool.push(make_group(f"g{i}"), priority=1 + i)
+        plan = pool.sample("b", 4)
+        before, address = pool.stats(), server.url
+        os.kill(server.pid, signal.SIGKILL)
+        assert pool.stats() == before  # the client reconnects by itself, to the same address
+        assert server.url == address
+        assert pool.sample("b", 4) == plan
+        assert pool.ack("b", priorities={}) == "ok"
+        assert pool.push(make_group("g0"), priority=1).status == "dup"
+        assert pool.push(make_group("after"), priority=1).status == "ok"  # with scripts that the server had to learn again
+
+
+def test_another_server_on_the_same_folder_finds_the_pool(server_binary, tmp_path, make_group):
+    with ReplayServer(tmp_path, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        pool.push(make_group("g"), priority=1)
+    with ReplayServer(tmp_path, binary=server_binary) as server, Replay(server.url, "pool") as pool:
+        assert pool.get("g").group_id == "g"
+
+
+def test_stop_is_graceful_and_repeatable(server_binary, tmp_path):
+    server = ReplayServer(tmp_path, binary=server_binary)
+    server.start()
+    pid = server.pid
+    server.stop()
+    server.stop()
+    assert gone(pid, 0.1)
+    assert server.pid is None
+    assert "bye bye" in server.log_path.read_text()
+
+
+def test_restarts_are_bounded(server_binary, tmp_path):
+    with ReplayServer(tmp_path, binary=server_binary, max_restarts=0) as server:
+        pid = server.pid
+        os.kill(pid, signal.SIGKILL)
+        assert gone(pid)
+        time.sleep(0.5)
+        assert server.pid is None
+        pool = Replay(server.url, "pool", ReplaySettings(reconnect_s=0.2))
+        with pytest.raises(ReplayError, match=r"redis://127\.0\.0\.1:\d+/0 could not be reached for 0\.2 s"):
+            pool.check()
+
+
+@pytest.mark.parametrize("start_in", ["main thread", "thread that ends"])
+def test_the_server_ends_with_a_killed_owner_and_not_before(server_binary, tmp_path, start_in):
+    """PR_SET_PDEATHSIG follows the thread that forks: the server may not die with a short-lived thread that asked for it."""
+    program = f"""
+import sys, threading, time
+from pathlib import Path
+from replay_service.server import ReplayServer
+server = ReplayServer(Path({str(tmp_path)!r}), binary=Path({str(server_binary)!r}))
+if {start_in!r} == "main thread":
+    server.start()
+else:
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    starter.join()
+time.sleep(0.2)
+sys.stdout.write(f"{{server.pid}}\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        pid = int(owner.stdout.readline())
+        assert alive(pid)
+        owner.kill()
+        assert gone(pid)
+
+
+def test_secrets_stay_secret(server_binary, tmp_path, caplog):
+    with ReplayServer(tmp_path, binary=server_binary) as server:
+        password = redis.connection.parse_url(server.url)["password"]
+        assert len(password) >= 32
+        assert stat.S_IMODE((tmp_path / "server.conf").stat().st_mode) == 0o600
+        assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        settings = ReplaySettings(url=server.url, shards=(server.url,))
+        with Replay(server.url, "pool", settings) as pool:
+            pool.check()
+            for text in (repr(server), repr(pool), repr(settings), caplog.text, server.log_path.read_text()):
+                assert password not in text
+        wrong = Replay(server.url.replace(password, "not-the-password"), "pool", RULES)
+        with pytest.raises(ReplayError, match=r"refused access.*check replay\.url") as refusal:
+            wrong.check()
+        assert "not-the-password" not in str(refusal.value)
+
+
+def test_credentials_come_from_the_settings_where_the_url_has_none(server_binary, tmp_path, monkeypatch, make_group):
+    with ReplayServer(tmp_path, binary=server_binary) as server:
+        options = redis.connection.parse_url(server.url)
+        with redis.Redis.from_url(server.url) as admin:
+            # Everything that a pool needs, on its own keys only.
+            rights = "~{mine}:* +@read +@write +@scripting +@transaction +@connection +info +time -@dangerous +info"
+            admin.execute_command("ACL", "SETUSER", "learner", "on", ">word", *rights.split())
+        monkeypatch.setenv("POOL_PASSWORD", "word")
+        url = f"redis://{options['host']}:{options['port']}/0"
+        settings = ReplaySettings(warmup_steps=0, update_frequency=0, username="learner", password_env="POOL_PASSWORD")
+        with Replay(url, "mine", settings) as pool:
+            pool.check()
+            pool.push(make_group("g"), priority=1)
+            assert pool.fetch([pool.sample("b", 1).entries[0].group_id])[0].group_id == "g"
+            pool.ack("b", priorities={"g": 2.0})
+        with Replay(url, "other", settings) as pool, pytest.raises(ReplayError, match=r"(?i)no permission"):
+            pool.push(make_group("g"), priority=1)
+
+
+def test_out_of_memory_writes_nothing(server_binary, tmp_path, make_group):
+    with (
+        ReplayServer(tmp_path, binary=server_binary, maxmemory=8_000_000) as server,
+        Replay(server.url, "pool", RULES) as pool,
+        redis.Redis.from_url(server.url) as raw,
+    ):
+        stored, refusal = 0, None
+        while refusal is None:
+            try:
+                pool.push(make_group(f"g{stored}", tokens=20_000), priority=1)
+                stored += 1
+            except ReplayError as error:
+                refusal = str(error)
+        assert "out of memory, nothing was written: raise its maxmemory or lower replay.capacity" in refusal
+        assert stored > 5
+        assert pool.stats().groups == stored
+        assert raw.exists(f"{{pool}}:g:g{stored}") == 0
+        assert pool.sample("b", 4)
+        pool.prune([f"g{i}" for i in range(stored)])
+        assert pool.push(make_group(f"g{stored}", tokens=20_000), priority=1).status == "ok"
+
+
+def test_a_server_that_would_evict_is_refused(server_binary, tmp_path):
+    with ReplayServer(tmp_path, binary=server_binary, maxmemory=8_000_000) as server:
+        with redis.Redis.from_url(server.url) as raw:
+            raw.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(ReplayError, match=r"maxmemory-policy allkeys-lru: .* set noeviction"):
+            Replay(server.url, "pool", RULES).check()
+
+
+def test_a_missing_program_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("replay_service.binary.find_bundled_server", lambda: None)
+    with pytest.raises(ReplayError, match=r"no redis-server or valkey-server on PATH .* or set replay\.url"):
+        find_server()
+
+
+def test_scripts_run_on_a_cluster_node(server_binary, tmp_path, make_group, unused_tcp_port):
+    """All keys of a pool share a hash tag, and scripts touch no others: a node in cluster mode accepts every operation."""
+    port = unused_tcp_port if unused_tcp_port < 55_000 else unused_tcp_port - 12_000  # the cluster bus takes port + 10 000
+    command = [
+        server_binary,
+        "--port",
+        str(port),
+        "--cluster-enabled",
+        "yes",
+        "--appendonly",
+        "no",
+        "--save",
+        "",
+        "--dir",
+        tmp_path,
+    ]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) as node:
+        try:
+            with redis.Redis(port=port) as raw:
+                end = time.monotonic() + 10
+                while time.monotonic() < end:
+                    try:
+                        raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+                        break
+                    except redis.ConnectionError:
+                        time.sleep(0.05)
+                while raw.cluster("info")["cluster_state"] != "ok" and time.monotonic() < end:
+                    time.sleep(0.05)
+            rules = ReplaySettings(
+                warmup_steps=0,
+                update_frequency=0,
+                cooldown=1,
+                newest_per_task=True,
+                capacity=4,
+                max_ahead=4,
+                eviction="utility",
+            )
+            with Replay(f"redis://127.0.0.1:{port}/0", "pool", rules) as pool:
+                for i in range(4):
+                    pool.push(make_group(f"g{i}", task=f"t{i}"), priority=1)
+                plan = pool.sample("b", 1)
+                assert pool.ack("b", priorities={plan.entries[0].group_id: 2.0}) == "ok"
+                pool.set_version(40)
+                assert pool.reap() == 0
+                assert pool.prune(["g3"]) in (0, 1)
+                assert pool.clear() > 0
+        finally:
+            node.kill()
