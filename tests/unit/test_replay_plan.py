@@ -1,0 +1,77 @@
+"""Importance weights and annealing, as formulas; settings that contradict each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cacherl.replay_settings import ReplaySettings
+from replay_service.configuration import encode, flow_of
+from replay_service.keys import Keys
+from replay_service.plan import Wait, annealed_beta, importance_weights, inclusion_probability
+
+
+def test_importance_weights_are_those_of_prioritized_experience_replay():
+    chances, beta, pool = [0.1, 0.2, 0.4], 0.4, 1000
+    raw = [(pool * chance) ** -beta for chance in chances]
+    assert importance_weights(chances, beta) == pytest.approx([weight / max(raw) for weight in raw])
+    assert importance_weights(chances, 0.0) == [1.0, 1.0, 1.0]
+    assert importance_weights([], 0.4) == []
+
+
+def test_inclusion_probability():
+    assert inclusion_probability(2.0, 0.5) == pytest.approx(1 - math.exp(-1))
+    assert inclusion_probability(1e-12, 1e-3) == pytest.approx(1e-15)
+    assert inclusion_probability(2.0, -1) == 1.0
+
+
+def test_beta_is_annealed_over_batches():
+    settings = ReplaySettings(importance_beta=0.4, importance_beta_final=1.0, importance_anneal=10)
+    assert [annealed_beta(settings, batch) for batch in (0, 5, 10, 99)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
+    assert annealed_beta(ReplaySettings(importance_beta=0.4), 99) == 0.4
+    assert annealed_beta(ReplaySettings(importance_sampling=False), 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"capacity": 0}, "capacity must be >= 1, got 0"),
+        (
+            {"capacity": 100, "warmup_steps": 90, "max_ahead": 20},
+            "warmup_steps 90 .* max_ahead 20 exceed capacity 100.*raise capacity",
+        ),
+        ({"max_uses": 0}, "max_uses must be >= 1, got 0"),
+        ({"priority_exponent": 1.5}, r"priority_exponent must lie in \[0, 1\], got 1.5"),
+        ({"priority_exponent": math.nan}, "priority_exponent must lie in"),
+        ({"freshness_half_life": 0.0}, "freshness_half_life must be > 0, got 0.0"),
+        ({"fresh_fraction": -0.1}, "fresh_fraction must lie in"),
+        ({"eviction": "newest"}, "eviction must be one of oldest, stalest, divergent, utility, got 'newest'"),
+        ({"importance_base": "both"}, "importance_base must be one of probability, inclusion"),
+        ({"lease_s": math.nan}, "lease_s must be > 0, got nan"),
+        ({"shards": ("redis://a",)}, "shards need a url"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        ReplaySettings(**change)
+
+
+def test_settings_are_stored_the_same_every_time():
+    assert encode(ReplaySettings(max_uses=None)) == encode(ReplaySettings(max_uses=None))
+    assert encode(ReplaySettings(max_uses=None)) != encode(ReplaySettings(max_uses=3))
+    assert flow_of(encode(ReplaySettings(warmup_steps=7, update_frequency=3))) == (7, 3)
+
+
+def test_keys_share_the_hash_tag_of_their_namespace():
+    keys = Keys("run-1")
+    assert keys.state == "{run-1}:st"
+    assert keys.payload("g:{x}") == "{run-1}:g:g:{x}"
+    for name in ("", "a{b}", "a*", "-a", "a b"):
+        with pytest.raises(ValueError, match="must be letters, digits"):
+            Keys(name)
+
+
+def test_waits_read_as_noun_phrases():
+    assert str(Wait(reason="eligible", have=3, need=16)) == "groups that may be sampled (3 of 16)"
+    assert str(Wait(reason="stale", have=3, need=16)) == "the removal of stale groups (3 left)"
