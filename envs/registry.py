@@ -8,12 +8,14 @@ from collections.abc import Callable
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
 from envs.base import TRAIN, TaskSource
+from envs.data.family import DataFamily
 from envs.research.family import ResearchFamily
 from envs.source import SimulatedSource
 from envs.trip.family import TripFamily
 
 #: What `env.name` may be, besides a dotted path.
 FAMILIES: dict[str, Callable[[EnvSection], TaskSource]] = {
+    "data": lambda section: SimulatedSource(DataFamily(), section),
     "research": lambda section: SimulatedSource(ResearchFamily(), section),
     "trip": lambda section: SimulatedSource(TripFamily(), section),
 }

@@ -71,6 +71,8 @@ _SILENT = ("properties", "description", "title", "default")
 def _phrase(tool: str, where: str, keyword: str, value: Any, schema: Mapping[str, Any]) -> str:
     if keyword == "required":
         return f"{tool} needs {_list(schema.get('required', ()), 'and')}"
+    if keyword == "dependentRequired":
+        return "; ".join(f"{tool} takes {_list(others, 'and')} together with {name}" for name, others in value.items())
     if keyword == "additionalProperties":
         return f"{tool} takes only {_list(schema.get('properties', ()), 'and')}"
     if keyword == "type":
