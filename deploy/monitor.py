@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 
 from actors.report import GroupReport, rollout_metrics
 from cacherl.config import RunConfig
@@ -124,8 +123,3 @@ class Monitor:
             pool_trajectories=int(metrics.get("replay/trajectories", 0)),
             pool_groups=int(metrics.get("replay/groups", 0)),
         )
-
-    def success_window(self) -> float:
-        """Training success over the latest groups."""
-        episodes = [episode.outcome for report in self._recent for episode in report.episodes]
-        return fmean(episodes) if episodes else 0.0

@@ -22,11 +22,6 @@ class TaskStream:
         self.prefix = prefix
         self._next = 0
 
-    @property
-    def dispatched(self) -> int:
-        """Groups handed out so far."""
-        return self._next
-
     def __call__(self) -> GroupRequest:
         number, self._next = self._next, self._next + 1
         return GroupRequest(

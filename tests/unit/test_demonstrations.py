@@ -66,9 +66,9 @@ async def test_rewards_are_those_of_the_composer(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
-async def test_success_of_the_sloppy_teacher_is_what_its_sloppiness_implies(source: TaskSource, chat: Chat, level: int) -> None:
-    """Each of 2L calls succeeds before the teacher gives up on it with q = (1 - f) / (1 - f (1 - s)); each of L - 1 hops goes on
-    with 1 - s."""
+async def test_success_of_the_sloppy_teacher_is_as_its_sloppiness_implies(source: TaskSource, chat: Chat, level: int) -> None:
+    """With f failures and sloppiness s, each of 2L calls succeeds before the teacher gives up with probability
+    q = (1 - f) / (1 - f (1 - s)), and each of L - 1 hops goes on with probability 1 - s."""
     sloppiness, count = 0.65, 300
     agents: list[Agent] = [TeacherAgent(source, sloppiness=sloppiness, seed=seed) for seed in range(count)]
     played = await demonstrations(source, chat, agents, level)
