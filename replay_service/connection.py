@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -58,13 +59,14 @@ class Connection:
         self._where = _without_secrets(url)
         self._reconnect_s = settings.reconnect_s
         self._closed = threading.Event()
+        access = _access(url, settings)
         try:
             self._client = redis.Redis.from_url(
                 url,
                 socket_timeout=_SOCKET_TIMEOUT_S,
                 socket_connect_timeout=5.0,
                 retry=Retry(NoBackoff(), 0),
-                **_access(url, settings),
+                **access,
             )
         except (ValueError, TypeError) as error:
             raise ReplayError(f"replay.url {self._where!r} is not a redis:// or rediss:// URL: {error}") from None
@@ -90,6 +92,8 @@ class Connection:
             except _REFUSED as error:
                 raise ReplayError(f"replay server {self._where} refused access: {error}; check replay.url") from error
             except _TRANSIENT as error:
+                if isinstance(error.__context__, ssl.SSLCertVerificationError):
+                    raise ReplayError(f"replay server {self._where} is not trusted: {error}; check replay.ca_file") from error
                 self._wait_for_server(attempt, give_up, error)
             except (OutOfMemoryError, ExecAbortError) as error:
                 raise ReplayError(
