@@ -8,7 +8,6 @@ from typing import Any
 
 import redis
 
-from cacherl.errors import ReplayError
 from replay_service.configuration import flow_of
 from replay_service.connection import Connection
 from replay_service.keys import Keys
@@ -79,12 +78,8 @@ _STORED_AS = {
 _COMPUTED = ("eligible", "never_sampled", "leases", "versions", "due", "arrived")
 
 
-def fetch_stats(index: Connection, keys: Keys) -> ReplayStats:
-    """Read the record in one round trip.
-
-    Raises:
-        ReplayError: there is no such pool.
-    """
+def fetch_stats(index: Connection, keys: Keys) -> ReplayStats | None:
+    """Read the record in one round trip; None when there is no such pool."""
 
     def read(client: redis.Redis) -> list[Any]:
         with client.pipeline(transaction=True) as pipe:
@@ -95,9 +90,7 @@ def fetch_stats(index: Connection, keys: Keys) -> ReplayStats:
             return list(pipe.execute())
 
     state, versions, fresh, used, leases = index.run(read)
-    if b"cfg" not in state:
-        raise ReplayError(f"there is no pool {keys.namespace!r} at {index.where} any more")
-    return _build(state, versions, fresh, used, leases)
+    return _build(state, versions, fresh, used, leases) if b"cfg" in state else None
 
 
 def _build(state: Mapping[bytes, bytes], versions: Mapping[bytes, bytes], fresh: int, used: int, leases: int) -> ReplayStats:

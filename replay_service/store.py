@@ -229,7 +229,11 @@ class Replay:
             ReplayError: there is no such pool.
         """
         self._open()
-        return fetch_stats(self._index, self._keys)
+        stats = fetch_stats(self._index, self._keys)
+        if stats is None:
+            self._ready = False
+            return self.stats()
+        return stats
 
     def profile(self) -> PoolProfile:
         """Distributions over the groups; reads the whole index."""

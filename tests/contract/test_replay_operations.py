@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -251,3 +252,35 @@ def test_lost_payloads_are_forgotten(make_pool, make_group):
     a, b = pool.fetch(["a", "b"])
     assert (a, b.group_id) == (None, "b")
     assert (pool.stats().orphans, pool.stats().groups) == (1, 1)
+
+
+def test_a_pool_that_somebody_deleted_is_made_anew(make_pool, make_group):
+    pool = make_pool("deleted", warmup_steps=2)
+    pool.push(make_group("g"), priority=1)
+    assert make_pool("deleted", warmup_steps=2).clear() > 0
+    assert (pool.stats().groups, pool.stats().due) == (0, 2)
+    make_pool("deleted", warmup_steps=2).clear()
+    assert pool.push(make_group("g"), priority=1).status == "ok"
+    assert ids(pool.sample("b", 1)) == ["g"]
+
+
+def test_closing_ends_a_wait_in_another_thread(make_pool):
+    pool = make_pool()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.sample, "b", 1, deadline_s=60)
+        while pool.stats().sample_waits < 1:
+            time.sleep(0.01)
+        pool.close()
+        with pytest.raises(ReplayError, match="closed while waiting"):
+            waiting.result(10)
+
+
+def test_many_threads_share_one_client(make_pool, make_group):
+    pool = make_pool()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: pool.push(make_group(f"g{i}"), priority=1), range(100)))
+        plans = list(threads.map(lambda i: pool.sample(f"b{i % 10}", 5), range(50)))
+        assert list(threads.map(lambda i: pool.ack(f"b{i}", priorities={}), range(10))) == ["ok"] * 10
+    assert all(plans[i] == plans[i % 10] for i in range(50))
+    stats = pool.stats()
+    assert (stats.groups, stats.inserted, stats.batches, stats.leases) == (100, 200, 10, 0)
