@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Seconds before the share of an actor that died during an evaluation is given to the next one.
+_RETRY_S = 0.5
+
 
 @dataclass(slots=True)
 class _Actor:
@@ -176,28 +179,40 @@ class ActorPool:
             ) from None
 
     async def evaluate(self, tasks: Sequence[Task], label: str) -> list[EpisodeSummary]:
-        """Greedy episodes of `tasks`, spread over the actors.
+        """Greedy episodes of `tasks`, spread over the actors; the share of one that dies goes to the next.
 
         Raises:
             DeadlineExceeded: not finished after eval.deadline_s.
-            EngineError: an actor died meanwhile.
+            EngineError: a share met more than actors.max_restarts actors that died.
         """
-        import ray
-
         shares = [list(tasks[index :: len(self._actors)]) for index in range(len(self._actors))]
-        calls = [
-            _call(actor.handle.evaluate.remote(share, label))
-            for actor, share in zip(self._actors, shares, strict=True)
-            if share
-        ]
+        calls = [self._evaluate(share, label, first) for first, share in enumerate(shares) if share]
         try:
-            async with asyncio.timeout(self._config.eval.deadline_s):
+            async with asyncio.timeout(self._config.eval.deadline_s) as limit:
                 results = await asyncio.gather(*calls)
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise DeadlineExceeded(f"{len(tasks)} held-out episodes ({label})", self._config.eval.deadline_s) from None
-        except ray.exceptions.RayActorError as error:
-            raise EngineError(f"an actor died during evaluation {label}: {error}") from error
         return [summary for result in results for summary in result]
+
+    async def _evaluate(self, tasks: Sequence[Task], label: str, first: int) -> list[EpisodeSummary]:
+        import ray
+
+        deaths, turn = 0, first
+        while True:
+            actor = self._actors[turn % len(self._actors)]
+            turn += 1
+            async with self._swap:  # a new actor loads the version first
+                ready = bool(actor.node)
+            if ready:
+                try:
+                    return list(await _call(actor.handle.evaluate.remote(tasks, label)))
+                except (ray.exceptions.RayActorError, EngineDied) as error:
+                    deaths += 1
+                    if deaths > self._config.actors.max_restarts:
+                        raise EngineError(f"{deaths} actors died during evaluation {label}: {error}") from error
+            await asyncio.sleep(_RETRY_S)  # a dead actor may be on its way back
 
     async def sample(self, tasks: Sequence[Task], label: str) -> list[Any]:
         """Sampled trajectories of `tasks` from the first actor (not pushed)."""

@@ -106,8 +106,7 @@ class RolloutWorker:
             ReplayError: the replay service cannot be reached.
         """
         played = await self._sampled.group(request)
-        if self._engine.dead:
-            raise EngineDied(f"the engine of {self._spec.name} died; see {self._spec.log_file.name}")
+        self._require_engine()
         if played.group is None:
             return GroupReport(
                 group_id=request.group_id, actor=self._spec.name, push="failed", episodes=(), errors=played.errors
@@ -117,6 +116,10 @@ class RolloutWorker:
         return GroupReport(
             group_id=request.group_id, actor=self._spec.name, push=status, episodes=episodes, errors=played.errors
         )
+
+    def _require_engine(self) -> None:
+        if self._engine.dead:
+            raise EngineDied(f"the engine of {self._spec.name} died; see {self._spec.log_file.name}")
 
     async def _push(self, group: TrajectoryGroup) -> str:
         priority = self._spec.priority(group)
@@ -134,9 +137,11 @@ class RolloutWorker:
         """Play one greedy episode of each task; nothing is pushed.
 
         Raises:
+            EngineDied: this actor must be replaced.
             EngineError, EnvironmentFault: an episode failed every attempt.
         """
         played = await self._greedy.each(tasks, label=label)
+        self._require_engine()
         summaries = []
         for result in played:
             if not isinstance(result, Trajectory):
@@ -207,7 +212,7 @@ def engine_settings(config: RunConfig, model: Path, end_of_turn: int) -> EngineS
         max_length=config.model.max_length,
         max_sequences=max(64, config.actors.groups_in_flight * config.rollout.group_size),
         end_of_turn=end_of_turn,
-        tensor_parallel=max(1, config.actors.gpus_per_actor),
+        gpus=config.actors.gpus_per_actor,
         gpu_memory_utilization=config.actors.gpu_memory_utilization,
         seed=config.run.seed,
     )
