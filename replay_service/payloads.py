@@ -129,7 +129,7 @@ class Sharded:
 
     def collect(self) -> int:
         freed = 0
-        while group_ids := self._index.script("garbage", self._keys.state, scripts.pack({"limit": _GARBAGE}))[b"gids"]:
+        while group_ids := self._index.script("garbage", self._keys.state, scripts.pack({"limit": _GARBAGE})).get(b"gids"):
             for raw in group_ids:
                 group_id = scripts.text(raw)
                 key = self._keys.payload(group_id)

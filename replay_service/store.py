@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,17 +13,16 @@ from cacherl.codec import decode_group, encode_group
 from cacherl.errors import CodecError, ReplayError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
-from replay_service import configuration, scripts
+from replay_service import scripts
 from replay_service.connection import Connection
 from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
+from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Payloads, Sharded
 from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, fetch_stats
 from replay_service.waiting import polls
-
-logger = logging.getLogger(__name__)
 
 _LARGEST_BATCH = 10_000
 _ITERATE_CHUNK = 64
@@ -57,10 +55,9 @@ class Replay:
         join: bool = False,
     ) -> None:
         self._settings = settings or ReplaySettings()
-        self._joins = join or settings is None
-        self._ready = False
         self._keys = Keys(namespace)
         self._index = Connection(url, self._settings)
+        self._pool = OpenPool(self._index, self._keys, self._settings, join=join or settings is None)
         self._payloads: Payloads = BesideIndex(self._index, self._keys)
         if self._settings.shards:
             shards = [Connection(shard, self._settings) for shard in self._settings.shards]
@@ -68,7 +65,7 @@ class Replay:
         self._draws = ExponentialDraws(seed)
 
     def __repr__(self) -> str:
-        return f"Replay({self._index.where}, {self._keys.namespace!r})"
+        return f"Replay({self._pool})"
 
     def __enter__(self) -> Replay:
         return self
@@ -86,11 +83,11 @@ class Replay:
             ReplayError: unreachable, refused, too old, without scripting, or set to evict keys when memory is short.
         """
         self._payloads.check()
-        self._open()
+        self._pool.open()
 
     def reset_flow(self) -> None:
         """Start warm-up and update_frequency afresh from what the pool holds: after a resume, no backlog is owed."""
-        self._script("configure", {"reset": True})
+        self._pool.script("configure", {"reset": True})
 
     def try_push(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """Store a group, all or nothing, without waiting.
@@ -139,7 +136,7 @@ class Replay:
         """
         if not 1 <= groups <= _LARGEST_BATCH:
             raise ValueError(f"groups must lie in 1..{_LARGEST_BATCH}, got {groups}")
-        answer = self._script("sample", {"batch": batch_id, "k": groups, "draws": self._draws.packed(groups)})
+        answer = self._pool.script("sample", {"batch": batch_id, "k": groups, "draws": self._draws.packed(groups)})
         if answer[b"status"] == b"wait":
             return Wait(reason=answer[b"reason"].decode(), have=int(answer[b"have"]), need=int(answer[b"need"]))
         repeated = answer[b"status"] == b"again"
@@ -169,7 +166,7 @@ class Replay:
         payloads = self._payloads.read(group_ids)
         missing = [group_id for group_id, payload in zip(group_ids, payloads, strict=True) if payload is None]
         if missing:
-            self._script("forget", {"gids": missing, "sure": bool(self._settings.shards)})
+            self._pool.script("forget", {"gids": missing, "sure": bool(self._settings.shards)})
         return [None if payload is None else decode_group(payload, max_bytes=limit) for payload in payloads]
 
     def get(self, group_id: str) -> TrajectoryGroup | None:
@@ -209,18 +206,18 @@ class Replay:
         }
         if divergences is not None:
             arguments["div"] = _doubles(divergences.get(group_id, 0.0) for group_id in priorities)
-        status: AckStatus = self._script("ack", arguments)[b"status"].decode()
+        status: AckStatus = self._pool.script("ack", arguments)[b"status"].decode()
         return status
 
     def reap(self, limit: int = 1000) -> int:
         """Give back leases that have ended and drop what is too stale; returns the number of leases. Sampling does it too."""
-        ended = int(self._script("reap", {"limit": limit})[b"leases"])
+        ended = int(self._pool.script("reap", {"limit": limit})[b"leases"])
         self._payloads.collect()
         return ended
 
     def set_version(self, version: int) -> int:
         """Tell the pool the learner's version; returns how many groups became too stale and were dropped."""
-        return int(self._script("version", {"version": version})[b"stale"])
+        return int(self._pool.script("version", {"version": version})[b"stale"])
 
     def stats(self) -> ReplayStats:
         """Counters of the pool, in one round trip.
@@ -228,10 +225,10 @@ class Replay:
         Raises:
             ReplayError: there is no such pool.
         """
-        self._open()
+        self._pool.open()
         stats = fetch_stats(self._index, self._keys)
         if stats is None:
-            self._ready = False
+            self._pool.forget()
             return self.stats()
         return stats
 
@@ -241,7 +238,7 @@ class Replay:
 
     def entries(self) -> Iterator[GroupInfo]:
         """What the index knows of each group, in no order, while the pool is in use."""
-        self._open()
+        self._pool.open()
         seen: set[bytes] = set()
         cursor: int | None = None
         while cursor != 0:
@@ -260,13 +257,13 @@ class Replay:
         """Remove groups; returns how many there were. One that a learner holds stays readable for its lease."""
         removed = 0
         for start in range(0, len(group_ids), 1000):
-            removed += int(self._script("prune", {"gids": list(group_ids[start : start + 1000])})[b"pruned"])
+            removed += int(self._pool.script("prune", {"gids": list(group_ids[start : start + 1000])})[b"pruned"])
         self._payloads.collect()
         return removed
 
     def clear(self) -> int:
         """Delete this pool, and nothing else on the server; returns the number of keys."""
-        self._ready = False
+        self._pool.forget()
         return self._payloads.clear()
 
     def close(self) -> None:
@@ -284,7 +281,7 @@ class Replay:
 
     def _send(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> PushResult:
         arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
-        answer = self._opened(lambda: self._payloads.push(group_id, payload, arguments))
+        answer = self._pool.ask(lambda: self._payloads.push(group_id, payload, arguments))
         status = answer[b"status"].decode()
         if status == "toolarge":
             raise ReplayError(
@@ -293,43 +290,6 @@ class Replay:
             )
         numbers = {name: int(answer.get(name.encode(), 0)) for name in ("evicted", "have", "need")}
         return PushResult(status=status, **numbers)
-
-    def _script(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        packed = scripts.pack(arguments)
-        return self._opened(lambda: self._index.script(name, self._keys.state, packed))
-
-    def _opened(self, ask: Callable[[], Any]) -> Any:
-        """The answer of `ask`, with the settings applied first, and again should the server have lost them."""
-        self._open()
-        answer = ask()
-        if answer[b"status"] != b"unconfigured":
-            return answer
-        self._ready = False
-        self._open()
-        return ask()
-
-    def _open(self) -> None:
-        """Apply the settings, or verify that there is a pool to join; once."""
-        if self._ready:
-            return
-        shards = len(self._settings.shards)
-        arguments: dict[str, Any] = {"shards": shards}
-        if not self._joins:
-            arguments |= {"cfg": configuration.encode(self._settings)}
-        answer = self._index.script("configure", self._keys.state, scripts.pack(arguments))
-        match answer[b"status"]:
-            case b"unconfigured":
-                raise ReplayError(
-                    f"there is no pool {self._keys.namespace!r} at {self._index.where}: nothing was ever pushed there"
-                )
-            case b"resharded":
-                raise ReplayError(
-                    f"pool {self._keys.namespace!r} was written over {answer[b'have']} shards, not {shards}: "
-                    "give replay.shards as they were, or clear the pool"
-                )
-            case b"changed":
-                logger.info("%r: settings applied", self)
-        self._ready = True
 
 
 def _facts(group: TrajectoryGroup, priority: float) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import random
 import signal
@@ -18,26 +20,30 @@ from cacherl.replay_settings import ReplaySettings
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
-_RULES = ReplaySettings(
-    capacity=4000,
-    max_ahead=4000,
-    warmup_steps=0,
-    update_frequency=0,
-    max_uses=None,
-    max_staleness=None,
-    freshness_half_life=None,
-    reconnect_s=60,
-    deadline_s=60,
-    lease_s=60,
-)
 
-_HEAD = f"""
-import os, sys, itertools
+def rules(kills: int) -> ReplaySettings:
+    """A pool small enough for evictions, whose list of known ids is long enough to hold every push of the test."""
+    return ReplaySettings(
+        capacity=500 * kills,
+        max_ahead=500 * kills,
+        warmup_steps=0,
+        update_frequency=0,
+        max_uses=None,
+        max_staleness=None,
+        freshness_half_life=None,
+        reconnect_s=60,
+        deadline_s=60,
+        lease_s=60,
+    )
+
+
+_HEAD = """
+import itertools, json, os, sys
 from pathlib import Path
 from cacherl.replay_settings import ReplaySettings
 from cacherl.codec import decode_group
 from replay_service.store import Replay
-pool = Replay(os.environ["POOL_URL"], "pool", {_RULES!r})
+pool = Replay(os.environ["POOL_URL"], "pool", ReplaySettings(**json.loads(os.environ["POOL_RULES"])))
 me, folder = sys.argv[1], Path(sys.argv[2])
 log = open(folder / me, "a", buffering=1)
 running = lambda: not (folder / "stop").exists()
@@ -79,7 +85,7 @@ def test_nothing_acknowledged_is_lost(server_binary, tmp_path, make_group, kills
     (tmp_path / "template").write_bytes(encode_group(make_group("template", tokens=2000)))
     chance = random.Random(kills)
     with ReplayServer(tmp_path / "server", binary=server_binary, max_restarts=kills) as server:
-        env = {**os.environ, "POOL_URL": server.url}
+        env = {**os.environ, "POOL_URL": server.url, "POOL_RULES": json.dumps(dataclasses.asdict(rules(kills)))}
         workers = {
             name: subprocess.Popen([sys.executable, "-c", program, name, str(tmp_path)], env=env, stderr=subprocess.PIPE)
             for name, program in (("p0", _PRODUCER), ("p1", _PRODUCER), ("c0", _CONSUMER), ("c1", _CONSUMER))
@@ -94,8 +100,8 @@ def test_nothing_acknowledged_is_lost(server_binary, tmp_path, make_group, kills
             for worker in workers.values():
                 worker.kill()
                 worker.communicate()
-        with Replay(server.url, "pool", _RULES) as pool, redis.Redis.from_url(server.url) as raw:
-            counts = _verify(pool, raw, tmp_path)
+        with Replay(server.url, "pool", rules(kills)) as pool, redis.Redis.from_url(server.url) as raw:
+            counts = _verify(pool, raw, tmp_path, rules(kills).capacity)
     with capsys.disabled():
         sys.stdout.write(f"\n{server_binary.name}: {kills} kills, all workers went on after each ({progress}); {counts}\n")
 
@@ -122,13 +128,13 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _verify(pool: Replay, raw: redis.Redis, folder: Path) -> str:
+def _verify(pool: Replay, raw: redis.Redis, folder: Path, capacity: int) -> str:
     acknowledged = {name for who in ("p0", "p1") for name in (folder / who).read_text().split()}
     stats = pool.stats()
     held = {info.group_id: info for info in pool.entries()}
     order = [name.decode() for name in raw.zrange("{pool}:ids", 0, -1)]
     sequence = {name: position for position, name in enumerate(order)}
-    assert len(order) < 1024 + 2 * 4000  # nothing was trimmed, so the list is complete
+    assert len(order) < 1024 + 2 * capacity  # nothing was trimmed, so the list is complete
     lost = acknowledged - set(sequence)
     assert lost == set()
     assert stats.inserted == 2 * len(order)  # none was counted twice
@@ -137,7 +143,7 @@ def _verify(pool: Replay, raw: redis.Redis, folder: Path) -> str:
     groups = list(pool.iterate(list(held)))
     assert [group.group_id for group in groups] == list(held)  # every payload is there and whole
     assert stats.bytes == sum(info.bytes for info in held.values())
-    assert stats.trajectories == 2 * stats.groups
+    assert stats.trajectories == 2 * stats.groups == min(2 * len(order), capacity)
     prefix = len("{pool}:g:")
     assert {key.decode()[prefix:] for key in raw.scan_iter("{pool}:g:*", 1000) if raw.ttl(key) < 0} == set(held)
     batches = [line.split() for who in ("c0", "c1") for line in (folder / who).read_text().splitlines()]

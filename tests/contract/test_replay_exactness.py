@@ -95,8 +95,8 @@ def draw_and_compare(pool, make_group, rng, *, skewed, exponent, draws):
 @pytest.mark.parametrize("draws", [12_000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_draws_follow_the_priorities(server, shard_servers, make_pool, make_group, endpoints, skewed, draws, capsys):
     shards = tuple(each.url for each in (server, *shard_servers)) if endpoints == 3 else ()
-    pool = make_pool(url=server.url, shards=shards, capacity=POOL, max_ahead=POOL, priority_exponent=0.6, seed=7)
-    rng = np.random.default_rng(1)
+    pool = make_pool(url=server.url, shards=shards, capacity=POOL, max_ahead=POOL, priority_exponent=0.6, seed=endpoints)
+    rng = np.random.default_rng(10 + endpoints)
     ratio, degrees = draw_and_compare(pool, make_group, rng, skewed=skewed, exponent=0.6, draws=draws)
     low, high = band99(degrees)
     with capsys.disabled():

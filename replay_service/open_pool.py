@@ -1,0 +1,79 @@
+"""A pool that is open: its settings applied, or an existing pool joined, before the first script runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cacherl.errors import ReplayError
+from cacherl.replay_settings import ReplaySettings
+from replay_service import configuration, scripts
+from replay_service.connection import Connection
+from replay_service.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+
+class OpenPool:
+    """Runs scripts on one pool, opening it first, and again should the server have lost it.
+
+    Args:
+        join: take the pool as it is; it must exist.
+    """
+
+    def __init__(self, index: Connection, keys: Keys, settings: ReplaySettings, *, join: bool) -> None:
+        self._index = index
+        self._keys = keys
+        self._settings = settings
+        self._join = join
+        self._ready = False
+
+    def __str__(self) -> str:
+        return f"{self._index.where}, {self._keys.namespace!r}"
+
+    def script(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The answer of a script."""
+        packed = scripts.pack(arguments)
+        return self.ask(lambda: self._index.script(name, self._keys.state, packed))
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """The answer of `question`, which runs a script."""
+        self.open()
+        answer = question()
+        if answer[b"status"] != b"unconfigured":
+            return answer
+        self.forget()
+        self.open()
+        return question()
+
+    def open(self) -> None:
+        """Apply the settings, or verify that there is a pool to join; once.
+
+        Raises:
+            ReplayError: there is none, or its payloads are spread over other servers than the settings say.
+        """
+        if self._ready:
+            return
+        shards = len(self._settings.shards)
+        arguments: dict[str, Any] = {"shards": shards}
+        if not self._join:
+            arguments["cfg"] = configuration.encode(self._settings)
+        answer = self._index.script("configure", self._keys.state, scripts.pack(arguments))
+        match answer[b"status"]:
+            case b"unconfigured":
+                raise ReplayError(
+                    f"there is no pool {self._keys.namespace!r} at {self._index.where}: nothing was ever pushed there"
+                )
+            case b"resharded":
+                raise ReplayError(
+                    f"pool {self._keys.namespace!r} was written over {answer[b'have']} shards, not {shards}: "
+                    "give replay.shards as they were, or clear the pool"
+                )
+            case b"changed":
+                logger.info("replay pool %s: settings applied", self)
+        self._ready = True
+
+    def forget(self) -> None:
+        """Open again before the next script."""
+        self._ready = False
