@@ -214,10 +214,12 @@ def read_bare(raw: redis.Redis, names: list[str]) -> None:
 def in_process_rows(groups: list[TrajectoryGroup], size: int) -> Iterator[dict[str, object]]:
     """Index work of buffers inside the process: no durability, no sharing, no bytes moved."""
     yield in_process_row("numpy cumulative sum", numpy_buffer(size // GROUP), size)
-    if importlib.util.find_spec("cpprb"):
-        yield in_process_row("cpprb", cpprb_buffer(size // GROUP), size)
-    if importlib.util.find_spec("torchrl"):
-        yield in_process_row("torchrl", torchrl_buffer(size // GROUP), size)
+    for name, make in (("cpprb", cpprb_buffer), ("torchrl", torchrl_buffer)):
+        if importlib.util.find_spec(name):
+            try:
+                yield in_process_row(name, make(size // GROUP), size)
+            except RuntimeError as error:  # TorchRL's sum tree is an extension built for one version of torch
+                yield {"what": name, "unusable": str(error)}
 
 
 def in_process_row(name: str, draw: Callable[[int], None], size: int) -> dict[str, object]:
