@@ -35,6 +35,7 @@ local HEAD = 72
 local OLDEST_HALVINGS = 40
 local REBASE_HALVINGS = 16
 local REBASE_CLOCK = 16384
+local LARGEST_CANCELLATION = 1e-6
 
 local S, dirty = {}, {}
 do
@@ -52,14 +53,11 @@ end
 
 local function bump(name, amount) set(name, get(name) + amount) end
 
--- Write the changed state and answer; numbers go out with all their digits. The clock of an empty index starts again at 0.
+local settle
+
+-- Write the changed state and answer; numbers go out with all their digits.
 local function reply(answer)
-  if dirty.mass then
-    local fresh, used = call('ZCARD', NEW), call('ZCARD', CLK)
-    if fresh == 0 then set('now_new', 0) end
-    if used == 0 then set('now_clk', 0) end
-    if fresh + used == 0 then set('mass', 0) end
-  end
+  if dirty.mass then settle() end
   local args = {}
   for name in pairs(dirty) do
     args[#args + 1] = name
@@ -109,6 +107,29 @@ end
 
 local function eligible() return call('ZCARD', NEW) + call('ZCARD', CLK) end
 
+local function add_mass(w)
+  bump('mass', w)
+  if S.mass > get('peak') then set('peak', S.mass) end
+end
+
+-- After changes to the indices: the clock of an empty one starts again at 0, and a mass of which so much has been taken away that
+-- rounding shows is added up anew.
+function settle()
+  local fresh, used = call('ZCARD', NEW), call('ZCARD', CLK)
+  if fresh == 0 then set('now_new', 0) end
+  if used == 0 then set('now_clk', 0) end
+  if fresh + used > 0 and get('mass') >= LARGEST_CANCELLATION * get('peak') then return end
+  local mass = 0
+  for _, index in ipairs({ NEW, CLK }) do
+    for _, gid in ipairs(call('ZRANGE', index, 0, -1)) do
+      local m = load_meta(gid)
+      mass = mass + weight(m.p, m.vmin)
+    end
+  end
+  set('mass', mass)
+  set('peak', mass)
+end
+
 -- Put a group into its index, `residual` after the clock; nothing if it may not be sampled (any more).
 local function place(gid, m, residual)
   m.res = residual
@@ -116,7 +137,7 @@ local function place(gid, m, residual)
   if cfg.cooldown > 0 and call('ZSCORE', COOL, gid) then return end
   local index, clock = index_of(m)
   call('ZADD', index, string.format('%.17g', get(clock) + residual), gid)
-  bump('mass', weight(m.p, m.vmin))
+  add_mass(weight(m.p, m.vmin))
 end
 
 -- Take a group out of its index; returns its residual, or nil if it was not there.
@@ -125,7 +146,7 @@ local function displace(gid, m)
   local score = call('ZSCORE', index, gid)
   if not score then return nil end
   call('ZREM', index, gid)
-  bump('mass', -weight(m.p, m.vmin))
+  add_mass(-weight(m.p, m.vmin))
   return math.max(tonumber(score) - get(clock), 0)
 end
 
@@ -179,6 +200,7 @@ local function rekey(new_cfg, new_base)
   set('now_new', 0)
   set('now_clk', 0)
   set('mass', 0)
+  set('peak', 0)
   for _, gid in ipairs(call('HKEYS', M)) do
     local m = load_meta(gid)
     local index, clock = index_of(m)
@@ -193,10 +215,12 @@ local function rekey(new_cfg, new_base)
   end
 end
 
--- Keep weights and clocks within what doubles resolve.
+-- Keep weights and clocks within what doubles resolve. `top` is the highest version among the groups, which may be ahead of a learner
+-- that has gone back to a checkpoint.
 local function rebase_if_needed()
-  local far = cfg.half_life > 0 and math.abs(get('ver') - get('base')) >= REBASE_HALVINGS * cfg.half_life
-  if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, get('ver')) end
+  local newest = math.max(get('ver'), get('top'))
+  local far = cfg.half_life > 0 and math.abs(newest - get('base')) >= REBASE_HALVINGS * cfg.half_life
+  if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, newest) end
 end
 
 -- Drop up to `limit` groups that are staler than allowed; returns how many.

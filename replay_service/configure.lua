@@ -16,7 +16,7 @@ if not before then
   cfg = wanted
 elseif before.alpha ~= wanted.alpha or before.half_life ~= wanted.half_life or before.eviction ~= wanted.eviction
   or before.max_uses ~= wanted.max_uses or before.cooldown ~= wanted.cooldown then
-  rekey(wanted, get('ver'))
+  rekey(wanted, math.max(get('ver'), get('top')))
 end
 if A.reset or not before or before.warmup ~= wanted.warmup or before.freq ~= wanted.freq then
   set('ins0', get('ins') - math.min(get('traj'), wanted.warmup))

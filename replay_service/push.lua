@@ -41,6 +41,10 @@ end
 local m = { p = A.p, seq = S.seq, at = now_ms() / 1000, res = 0, div = 0, vmin = A.vmin, vmax = A.vmax, n = A.n, tokens = A.tokens,
   bytes = A.bytes, uses = 0, leases = 0, wins = A.wins, task = A.task }
 call('PERSIST', payload)
+if m.vmin > get('top') then
+  set('top', m.vmin)
+  rebase_if_needed()
+end
 if cfg.newest then
   local older = call('HGET', TASK, A.task)
   if older then

@@ -49,6 +49,7 @@ end
 -- Whatever fell within an exposure was drawn, which gives inclusion probabilities; a negative one says that all was.
 local function certain(exposure, extra) return (exposure < 0 or extra < 0) and -1 or exposure + extra end
 
+if dirty.mass then settle() end
 local mass, drawn = get('mass'), {}
 local quota = math.min(math.floor(cfg.fresh * A.k + 0.5), call('ZCARD', NEW))
 local reached, passed = 0, 0

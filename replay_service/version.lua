@@ -15,5 +15,7 @@ if cfg.clear_every > 0 then
     set('cleared_at', A.version)
   end
 end
+local newest = call('ZREVRANGE', VER, 0, 0, 'WITHSCORES')
+set('top', tonumber(newest[2] or A.version))
 rebase_if_needed()
 return reply({ status = 'ok', stale = stale })

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -230,3 +231,38 @@ def test_payloads_beyond_the_limit_are_refused_by_writer_and_reader(make_pool, m
         limited.push(make_group("big", tokens=1000), priority=1)
     with pytest.raises(CodecError, match="the limit is 500"):
         limited.fetch(["g"])
+
+
+def test_versions_may_be_far_ahead_of_the_learner(make_pool, make_group):
+    """As after a resume: groups arrive from version 5000 before anybody has told the pool."""
+    pool = make_pool(freshness_half_life=1)
+    for version in (5000, 5001):
+        pool.push(make_group(f"v{version}", version=version), priority=1)
+    assert shares(pool, 300)["v5001"] == pytest.approx(2 / 3, abs=0.1)
+    pool.set_version(0)
+    assert shares(pool, 300, start=300)["v5001"] == pytest.approx(2 / 3, abs=0.1)
+
+
+def test_probabilities_survive_the_removal_of_almost_all_mass(make_pool, make_group):
+    pool = make_pool(freshness_half_life=1)
+    pool.push(make_group("a"), priority=1e-6)
+    pool.push(make_group("b"), priority=3e-6)
+    pool.push(make_group("huge", version=15), priority=1e6)
+    pool.sample("before", 1)
+    pool.prune(["huge"])
+    chances = {e.group_id: e.probability for e in pool.sample("after", 2).entries}
+    assert chances == pytest.approx({"a": 0.25, "b": 0.75}, rel=1e-6)
+
+
+def test_large_batches(make_pool, make_group):
+    pool = make_pool()
+    group = make_group("template", size=1)
+    for i in range(3000):
+        pool.push(dataclasses.replace(group, group_id=f"g{i}"), priority=1 + i % 9)
+    plan = pool.sample("b", 2500)
+    assert len({entry.group_id for entry in plan.entries}) == 2500
+    assert pool.ack("b", priorities={entry.group_id: 0.5 for entry in plan.entries}) == "ok"
+    pool.sample("rest", 3000)
+    pool._index.run(lambda client: client.zadd(pool._keys.leases, {"rest": 1}))
+    assert pool.reap() == 1
+    assert pool.stats().never_sampled == 500
