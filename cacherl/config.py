@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from cacherl.errors import ConfigError
-from cacherl.replay_settings import ReplaySettings
+from cacherl.replay_settings import ReplaySettings, without_password
 
 
 class Section(BaseModel):
@@ -239,6 +240,12 @@ class RunConfig(Section):
         if spread <= 0:
             raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")
         return self
+
+    @field_serializer("replay", when_used="json")
+    def _without_passwords(self, replay: ReplaySettings) -> dict[str, Any]:
+        """What is printed and written holds no password of a URL."""
+        url = replay.url and without_password(replay.url)
+        return {**asdict(replay), "url": url, "shards": [without_password(shard) for shard in replay.shards]}
 
     @property
     def run_dir(self) -> Path:

@@ -120,6 +120,13 @@ class ReplaySettings:
             raise ValueError("shards need a url: the server that holds the index")
 
 
+def without_password(url: str) -> str:
+    """`url` with *** in place of its password, for files and reports."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}:***@{tail}" if at and ":" in user else url
+
+
 _LEAST = {
     "capacity": 1,
     "capacity_bytes": 1,

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from cacherl.replay_settings import ReplaySettings
+from cacherl.config import load_config
+from cacherl.replay_settings import ReplaySettings, without_password
 from replay_service.configuration import encode, flow_of
 from replay_service.keys import Keys
 from replay_service.plan import Wait, annealed_beta, importance_weights, inclusion_probability
@@ -75,3 +76,20 @@ def test_keys_share_the_hash_tag_of_their_namespace():
 def test_waits_read_as_noun_phrases():
     assert str(Wait(reason="eligible", have=3, need=16)) == "groups that may be sampled (3 of 16)"
     assert str(Wait(reason="stale", have=3, need=16)) == "the removal of stale groups (3 left)"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:pa:ss@host:1/0", "redis://user:***@host:1/0"),
+        ("rediss://:p@ss@host", "rediss://:***@host"),
+        ("redis://user@host", "redis://user@host"),
+        ("redis://host:6379/0?ssl_ca_certs=a:b", "redis://host:6379/0?ssl_ca_certs=a:b"),
+    ],
+)
+def test_what_is_written_of_a_config_holds_no_password(url, shown):
+    assert without_password(url) == shown
+    config = load_config(None, [f"replay.url={url}", f"replay.shards=[{url}]"])
+    assert config.replay.url == url
+    written = config.model_dump(mode="json")["replay"]
+    assert (written["url"], written["shards"], written["capacity"]) == (shown, [shown], 10_000)
