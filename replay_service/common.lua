@@ -86,11 +86,11 @@ local function save_meta(gid, m)
     m.leases, m.wins) .. m.task)
 end
 
-local function clamped(p) return math.min(math.max(p ^ cfg.alpha, 1e-6), 1e6) end
+local function clamped(p, alpha) return math.min(math.max(p ^ alpha, 1e-6), 1e6) end
 
 local function weight_under(config, base, p, version)
   if p <= 0 then return 0 end
-  local w = math.min(math.max(p ^ config.alpha, 1e-6), 1e6)
+  local w = clamped(p, config.alpha)
   if config.half_life > 0 then
     w = w * 2 ^ math.max((version - base) / config.half_life, -OLDEST_HALVINGS)
   end
@@ -112,8 +112,8 @@ local function add_mass(w)
   if S.mass > get('peak') then set('peak', S.mass) end
 end
 
--- After changes to the indices: the clock of an empty one starts again at 0, and a mass of which so much has been taken away that
--- rounding shows is added up anew.
+-- After changes to the indices: the clock of an empty one starts again at 0, and a mass of which so much has been taken away
+-- that rounding shows is added up anew.
 function settle()
   local fresh, used = call('ZCARD', NEW), call('ZCARD', CLK)
   if fresh == 0 then set('now_new', 0) end
@@ -157,7 +157,7 @@ local function rank_of(m)
   if cfg.eviction == 'divergent' then return -math.floor(math.min(m.div, 800) * 1e5) * AGES + m.seq % AGES end
   if cfg.eviction == 'utility' then
     if m.p <= 0 then return -1e9 end
-    return math.log(clamped(m.p)) / math.log(2) + (cfg.half_life > 0 and m.vmin / cfg.half_life or 0)
+    return math.log(clamped(m.p, cfg.alpha)) / math.log(2) + (cfg.half_life > 0 and m.vmin / cfg.half_life or 0)
   end
   return m.seq
 end
@@ -215,8 +215,8 @@ local function rekey(new_cfg, new_base)
   end
 end
 
--- Keep weights and clocks within what doubles resolve. `top` is the highest version among the groups, which may be ahead of a learner
--- that has gone back to a checkpoint.
+-- Keep weights and clocks within what doubles resolve. `top` is the highest version among the groups, which may be ahead of a
+-- learner that has gone back to a checkpoint.
 local function rebase_if_needed()
   local newest = math.max(get('ver'), get('top'))
   local far = cfg.half_life > 0 and math.abs(newest - get('base')) >= REBASE_HALVINGS * cfg.half_life
@@ -246,10 +246,10 @@ local function release(batch, expired)
     if expired then bump('sampled', -entry[6]) end
     local m = load_meta(entry[1])
     if m then
-      m.leases = m.leases - 1
+      m.leases = math.max(m.leases - 1, 0) -- a group that was removed and imported again has none
       if expired then
         local residual = displace(entry[1], m) or m.res
-        m.uses = m.uses - 1
+        m.uses = math.max(m.uses - 1, 0)
         call('ZREM', COOL, entry[1])
         place(entry[1], m, residual)
       end

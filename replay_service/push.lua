@@ -5,7 +5,7 @@ if not cfg then return reply({ status = 'unconfigured' }) end
 local payload = P .. 'g:' .. A.gid
 
 local indexed = call('HEXISTS', M, A.gid) == 1
-if indexed or call('ZSCORE', IDS, A.gid) then
+if indexed or (not A.import and call('ZSCORE', IDS, A.gid)) then
   if indexed then call('PERSIST', payload) else call('UNLINK', payload) end
   bump('duplicates', 1)
   return reply({ status = 'dup', indexed = indexed })
@@ -15,7 +15,7 @@ if cfg.max_stale >= 0 and get('ver') - A.vmin > cfg.max_stale then
   bump('stale_refused', 1)
   return reply({ status = 'stale', have = get('ver') - A.vmin, need = cfg.max_stale })
 end
--- A starved learner is let through to: without this, groups that cannot be sampled would fill the allowance and both would wait.
+-- While a learner is starved, pushes pass: groups that cannot be sampled would fill the allowance, and both would wait.
 if not A.import and cfg.freq > 0 and arrived() > due() + cfg.ahead and eligible() >= get('want') then
   call('UNLINK', payload)
   bump('push_waits', 1)
@@ -38,9 +38,10 @@ if A.p <= 0 then
   return reply({ status = 'ok', evicted = 0 })
 end
 
-local m = { p = A.p, seq = S.seq, at = now_ms() / 1000, res = 0, div = 0, vmin = A.vmin, vmax = A.vmax, n = A.n, tokens = A.tokens,
-  bytes = A.bytes, uses = 0, leases = 0, wins = A.wins, task = A.task }
+local m = { p = A.p, seq = S.seq, at = now_ms() / 1000, res = 0, div = 0, vmin = A.vmin, vmax = A.vmax, n = A.n,
+  tokens = A.tokens, bytes = A.bytes, uses = 0, leases = 0, wins = A.wins, task = A.task }
 call('PERSIST', payload)
+if cfg.shards > 0 then call('ZREM', GC, A.gid) end
 if m.vmin > get('top') then
   set('top', m.vmin)
   rebase_if_needed()

@@ -35,6 +35,10 @@ def test_a_pool_moves_through_a_file(filled, make_pool, tmp_path):
     again = import_pool(other, tmp_path / "pool.crlp")
     assert (again.imported, again.known) == (0, 4)
     assert [path.name for path in tmp_path.iterdir()] == ["pool.crlp"]
+    other.prune(["g2", "g3"])
+    assert import_pool(other, tmp_path / "pool.crlp") == ImportResult(imported=2, known=2, stale=1)
+    assert other.ack("first", priorities={"g2": 9.0}) == "ok"
+    assert {info.group_id: info.leases for info in other.entries()} == dict.fromkeys(["g1", "g2", "g3", "g4"], 0)
 
 
 def test_damaged_files_are_refused_before_anything_is_pushed(filled, make_pool, tmp_path):
