@@ -18,7 +18,6 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    ExecAbortError,
     MasterDownError,
     NoPermissionError,
     NoScriptError,
@@ -95,7 +94,7 @@ class Connection:
                 if isinstance(error.__context__, ssl.SSLCertVerificationError):
                     raise ReplayError(f"replay server {self._where} is not trusted: {error}; check replay.ca_file") from error
                 self._wait_for_server(attempt, give_up, error)
-            except (OutOfMemoryError, ExecAbortError) as error:
+            except OutOfMemoryError as error:
                 raise ReplayError(
                     f"replay server {self._where} is out of memory, nothing was written: "
                     "raise its maxmemory or lower replay.capacity"

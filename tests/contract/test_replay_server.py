@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,24 @@ def test_scripts_run_on_a_cluster_node(server_binary, tmp_path, make_group, unus
                 assert pool.clear() > 0
         finally:
             node.kill()
+
+
+def test_clients_wait_out_a_failover(server_binary, tmp_path, make_group, unused_tcp_port):
+    """A server that is a replica for a moment refuses writes; clients go on once it has been promoted."""
+    with (
+        ReplayServer(tmp_path, binary=server_binary) as server,
+        Replay(server.url, "pool", RULES) as pool,
+        redis.Redis.from_url(server.url) as admin,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        pool.push(make_group("before"), priority=1)
+        admin.replicaof("127.0.0.1", unused_tcp_port)
+        pushed = threads.submit(pool.push, make_group("during"), priority=1)
+        drawn = threads.submit(pool.sample, "b", 1)
+        time.sleep(0.3)
+        assert not pushed.done()
+        assert not drawn.done()
+        admin.replicaof("NO", "ONE")
+        assert pushed.result(10).status == "ok"
+        assert len(drawn.result(10)) == 1
+        assert pool.stats().groups == 2
