@@ -38,7 +38,7 @@ def rules(kills: int) -> ReplaySettings:
 
 
 _HEAD = """
-import itertools, json, os, sys
+import itertools, json, os, sys, time
 from pathlib import Path
 from cacherl.replay_settings import ReplaySettings
 from cacherl.codec import decode_group
@@ -61,6 +61,7 @@ for number in itertools.count():
     result = pool.push(dataclasses.replace(template, group_id=name), priority=1 + number % 7)
     assert result.status in ("ok", "dup"), result
     log.write(name + "\\n")
+    time.sleep(0.006)  # so that the pool's list of known groups holds all of the test's
 """
 )
 
