@@ -24,8 +24,8 @@ from replay_service.store import Replay
 def rules(kills: int) -> ReplaySettings:
     """A pool small enough for evictions, whose list of known ids is long enough to hold every push of the test."""
     return ReplaySettings(
-        capacity=500 * kills,
-        max_ahead=500 * kills,
+        capacity=250 * kills,
+        max_ahead=250 * kills,
         warmup_steps=0,
         update_frequency=0,
         max_uses=None,
@@ -38,13 +38,14 @@ def rules(kills: int) -> ReplaySettings:
 
 
 _HEAD = """
-import itertools, json, os, sys, time
+import itertools, json, os, sys
 from pathlib import Path
 from cacherl.replay_settings import ReplaySettings
 from cacherl.codec import decode_group
 from replay_service.store import Replay
 pool = Replay(os.environ["POOL_URL"], "pool", ReplaySettings(**json.loads(os.environ["POOL_RULES"])))
 me, folder = sys.argv[1], Path(sys.argv[2])
+quota = int(0.8 * pool._settings.capacity)  # of groups; then the same ones again, which the pool must recognise
 log = open(folder / me, "a", buffering=1)
 running = lambda: not (folder / "stop").exists()
 """
@@ -57,11 +58,10 @@ import dataclasses
 template = decode_group((folder / "template").read_bytes())
 for number in itertools.count():
     if not running(): break
-    name = f"{me}-{number}"
+    name = f"{me}-{number % quota}"
     result = pool.push(dataclasses.replace(template, group_id=name), priority=1 + number % 7)
     assert result.status in ("ok", "dup"), result
     log.write(name + "\\n")
-    time.sleep(0.006)  # so that the pool's list of known groups holds all of the test's
 """
 )
 
