@@ -35,7 +35,7 @@ class EngineSettings:
         max_length: tokens of one sequence.
         max_sequences: sequences scheduled at once.
         end_of_turn: token id that ends a completion.
-        tensor_parallel: GPUs of the engine; 1 on CPU.
+        gpus: of the engine, which splits the model over them; 0: on CPU.
         gpu_memory_utilization: share of GPU memory; not used on CPU.
         seed: of the engine; each request carries its own as well.
     """
@@ -45,7 +45,7 @@ class EngineSettings:
     max_length: int
     max_sequences: int
     end_of_turn: int
-    tensor_parallel: int
+    gpus: int
     gpu_memory_utilization: float
     seed: int
 
@@ -169,15 +169,18 @@ class Engine:
 
 
 def _engine_args(settings: EngineSettings) -> dict[str, Any]:
+    on_gpu = settings.gpus > 0
     return {
         "model": str(settings.model),
         "dtype": settings.dtype,
         "max_model_len": settings.max_length,
         "max_num_seqs": settings.max_sequences,
-        "tensor_parallel_size": settings.tensor_parallel,
+        "tensor_parallel_size": max(1, settings.gpus),
         "gpu_memory_utilization": settings.gpu_memory_utilization,
-        "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
-        "enforce_eager": True,
+        "distributed_executor_backend": "uni" if settings.gpus == 1 else "mp",
+        "enforce_eager": not on_gpu,
+        # A chunked prefill rewinds the request's generator, which a CPU generator cannot: the engine would die of it.
+        "enable_chunked_prefill": on_gpu,
         "enable_prefix_caching": True,
         "skip_tokenizer_init": True,
         "logprobs_mode": "processed_logprobs",

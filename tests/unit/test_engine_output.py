@@ -53,11 +53,11 @@ def test_settings_of_the_engine_follow_from_the_config() -> None:
         {"actors": {"groups_in_flight": 20}, "rollout": {"group_size": 8}, "run": {"seed": 3}, "model": {"max_length": 200}}
     )
     settings = engine_settings(config, Path("/m"), end_of_turn=1)
-    assert (settings.dtype, settings.max_length, settings.max_sequences, settings.tensor_parallel) == ("float32", 200, 160, 1)
+    assert (settings.dtype, settings.max_length, settings.max_sequences, settings.gpus) == ("float32", 200, 160, 0)
     assert (settings.seed, settings.end_of_turn) == (3, 1)
     on_gpu = parse_config({"actors": {"gpus_per_actor": 2}})
     assert engine_settings(on_gpu, Path("/m"), end_of_turn=1).dtype == "auto"
-    assert engine_settings(on_gpu, Path("/m"), end_of_turn=1).tensor_parallel == 2
+    assert engine_settings(on_gpu, Path("/m"), end_of_turn=1).gpus == 2
 
 
 def test_the_environment_of_an_engine_on_cpu_and_gpu() -> None:
