@@ -98,12 +98,16 @@ def calls_of(source: TaskSource, task: Task) -> list[str]:
 HACKS = [answer_at_once, answer_the_start, echo, dump_everything, repeat_a_call, several_answers, stop_halfway]
 
 
-@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.__name__)
 @pytest.mark.parametrize(("family", "split", "level"), CASES)
-async def test_hacks_never_succeed(family, split, level, hack):
+async def test_hacks_never_succeed(family, split, level):
     source = load_source(EnvSection(name=family, levels=(1,), transient_failure_rate=0.0))
-    scored = await outcomes(source, tasks_of(source, split, level), lambda task: ScriptedAgent(hack(source, task)))
-    assert scored == [0.0] * TASKS
+    env = source.make_env()
+    succeeded = dict.fromkeys((hack.__name__ for hack in HACKS), 0.0)
+    for task in tasks_of(source, split, level):
+        for hack in HACKS:
+            agent = ScriptedAgent(hack(source, task))
+            succeeded[hack.__name__] += (await play(env, task, agent, rollout_seed=0, max_turns=20)).outcome
+    assert succeeded == dict.fromkeys(succeeded, 0.0)
 
 
 @pytest.mark.parametrize(("family", "split", "level"), CASES)
