@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
+HEADER = "| arm | seed | start | end | end by level | updates | episodes | training | whole run |\n"
 ARMS = {"GRPO": [], "learning rate 0": ["learner.lr=0"]}
 
 
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     arguments = parser.parse_args()
     sys.stdout.write(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {arguments.config}\n\n")
-    sys.stdout.write("| arm | seed | start | end | end by level | updates | episodes | training | whole run |\n|---|---|---|---|---|---|---|---|---|\n")
+    sys.stdout.write(HEADER + "|" + "---|" * HEADER.count(" | ") + "---|\n")
     for arm, overrides in ARMS.items():
         for seed in arguments.seeds:
             name = f"learning-{'-'.join(arm.lower().split())}-{seed}"

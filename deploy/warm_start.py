@@ -24,14 +24,7 @@ from rewards.composer import Composer
 
 _PROJECT = Path(__file__).resolve().parent.parent
 #: Source files whose change makes an earlier warm start obsolete.
-_SOURCES = (
-    "envs/**/*.py",
-    "learner/sft.py",
-    "learner/engine.py",
-    "actors/chat.py",
-    "actors/demonstrations.py",
-    "deploy/tiny_model.py",
-)
+_SOURCES = ("cacherl/trajectory.py", "envs/**/*.py", "learner/*.py", "actors/*.py", "deploy/tiny_model.py", "deploy/tasks.py")
 
 
 def base_model(config: RunConfig, source: TaskSource, directory: Path) -> Path:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learner.cpu_linear import outer, product
+
 #: Logits held at once, in elements. 2**21 float32 are 8 MB, which stays in the last-level cache of a CPU.
 CHUNK_ELEMENTS = 1 << 21
 
@@ -82,15 +84,16 @@ class _Score(torch.autograd.Function):
                 grad.scatter_add_(-1, targets[part, None], grad_logprobs[part, None])
             grad *= inverse_temperatures[part, None]
             narrow = grad.to(hidden.dtype)
-            grad_hidden[part] = narrow @ weight
-            grad_weight += narrow.T @ hidden[part]
+            grad_hidden[part] = product(narrow, weight.T)
+            grad_weight += outer(narrow, hidden[part])
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
         return grad_hidden, grad_weight.to(weight.dtype), None if bias is None else grad_bias.to(bias.dtype), None, None  # type: ignore[union-attr]
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, inverse_temperatures: Tensor) -> Tensor:
-    return torch.nn.functional.linear(hidden, weight, bias).float() * inverse_temperatures[:, None]
+    raw = product(hidden, weight)
+    return (raw if bias is None else raw + bias).float() * inverse_temperatures[:, None]
 
 
 def _chunks(count: int, vocabulary: int) -> list[slice]:

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cacherl.errors import ConfigError
 from learner.batch import MicroBatch
+from learner.cpu_linear import use_onednn
 from learner.logprobs import ScoringHead
 
 #: What some architectures do to their logits after the output layer, which `ScoringHead` does not.
@@ -66,6 +67,7 @@ def load_policy(directory: Path, dtype: torch.dtype) -> PolicyModel:
     config = AutoConfig.from_pretrained(directory)
     _refuse_logit_transforms(config, directory)
     model = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, attn_implementation="sdpa")
+    use_onednn(model)
     return PolicyModel(model)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support import PROJECT
 
 pytestmark = pytest.mark.timeout(420)
@@ -30,7 +31,15 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     port, dashboard = free_port(), free_port()
     env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     env.pop("RAY_ADDRESS", None)
-    command = [RAY, "start", "--head", f"--port={port}", f"--dashboard-port={dashboard}", "--num-cpus=2", "--disable-usage-stats"]
+    command = [
+        RAY,
+        "start",
+        "--head",
+        f"--port={port}",
+        f"--dashboard-port={dashboard}",
+        "--num-cpus=2",
+        "--disable-usage-stats",
+    ]
     subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=90)
     yield {**env, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
     subprocess.run([RAY, "stop", "--force"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from actors.engine import Engine, EngineSettings, engine_environment
 from actors.policy import Completion, Sampling
 from actors.weights import StagedWeights
@@ -19,7 +21,6 @@ from cacherl.config import EnvSection, TinyModelSection
 from cacherl.policy import TensorSpec, WeightManifest
 from deploy.tiny_model import build_tiny_model
 from envs.registry import load_source
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -63,7 +63,9 @@ class Learner:
     def __init__(self, config: RunConfig, model: Path, url: str, name: str, logs: Path) -> None:
         self.replay = Replay(url, name, config.replay)
         self.replay.check()
-        self.group = LearnerGroup(config, model=model, replay_url=url, replay_namespace=name, log_dir=logs / name)
+        self.group = LearnerGroup(
+            config, model=model, replay_url=url, replay_namespace=name, log_dir=logs / name, ray_namespace=name
+        )
         self.logs = logs / name
 
     def push(self, count: int = GROUPS) -> None:
