@@ -80,3 +80,13 @@ def test_kill_9_of_the_driver(run_of, tmp_path: Path) -> None:
     processes, files = run.leftovers(grace_s=40)
     assert processes == {}
     assert files == set()
+
+
+def test_two_actors_and_two_ranks(run_of, tmp_path: Path) -> None:
+    run = run_of("actors.count=2", "actors.cpus_per_actor=0.5", "learner.workers=2", "learner.cpus_per_worker=0.5")
+    assert run.wait(280) == 0, run.text()[-4000:]
+    assert run.leftovers() == ({}, set())
+    assert summary_of(tmp_path)["updates"] == 3
+    assert {"actor-0.log", "actor-1.log", "learner-0.log", "learner-1.log"} <= {
+        p.name for p in (tmp_path / "smoke/logs").iterdir()
+    }

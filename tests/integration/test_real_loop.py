@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.chat import Chat
 from actors.pool import ActorPool, PublishedWeights
+from actors.report import GroupReport
 from actors.worker import WorkerSpec
 from cacherl.config import RunConfig, load_config
 from cacherl.trajectory import Trajectory, TrajectoryGroup
@@ -129,7 +130,7 @@ async def test_fresh_tokens_over_several_turns(stack: Stack) -> None:
 
 
 async def test_mask_is_true_exactly_on_sampled_tokens(stack: Stack) -> None:
-    """Every other token is the prompt or a tool result as the chat template writes it; every sampled one is in a turn's text."""
+    """Every other token is the prompt or a tool result as the chat template writes it."""
     chat = Chat(AutoTokenizer.from_pretrained(stack.model))
     tasks = held_out_tasks(stack.source, stack.config)
     for task, trajectory in zip(tasks, await stack.sample("mask"), strict=True):
@@ -149,12 +150,15 @@ async def test_mask_is_true_exactly_on_sampled_tokens(stack: Stack) -> None:
 async def filled(stack: Stack, groups: int) -> None:
     """Let the actors fill the pool."""
     stream = TaskStream(stack.source, stack.config, prefix=f"loop-{stack.replay.stats().inserted}")
-    reports: list[object] = []
-    rollout = asyncio.create_task(stack.pool.rollout(stream, reports.append))
+    enough = asyncio.Event()
+
+    def on_report(report: GroupReport) -> None:
+        if stack.replay.stats().eligible >= groups:
+            enough.set()
+
+    rollout = asyncio.create_task(stack.pool.rollout(stream, on_report))
     try:
-        async with asyncio.timeout(60):
-            while stack.replay.stats().eligible < groups:
-                await asyncio.sleep(0.05)
+        await asyncio.wait_for(enough.wait(), 60)
     finally:
         rollout.cancel()
         await asyncio.gather(rollout, return_exceptions=True)
@@ -198,7 +202,7 @@ async def test_update_publish_and_the_loss_against_a_plain_reference(stack: Stac
     loss = reference(model, groups, [entry.is_weight for entry in plan.entries], stack.config)
     loss.backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert stats.metrics["learner/loss"] == pytest.approx(float(loss), abs=1e-5)
+    assert stats.metrics["learner/loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
     assert stats.metrics["learner/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
 
     before = await stack.sample("before the publish")
