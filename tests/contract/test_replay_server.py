@@ -59,6 +59,21 @@ def test_another_server_on_the_same_folder_finds_the_pool(server_binary, tmp_pat
         assert pool.get("g").group_id == "g"
 
 
+def test_the_append_only_file_is_synced_every_second_and_after_the_end(server_binary, tmp_path, monkeypatch, make_group):
+    synced = []
+    monkeypatch.setattr("replay_service.synchronizer._fsync", lambda path: synced.append((path.name, path.stat().st_size)))
+    with ReplayServer(tmp_path, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        pool.push(make_group("g"), priority=1)
+        time.sleep(1.3)
+        before = len(synced)
+        assert before > 0
+        time.sleep(1.1)
+        assert len(synced) == before  # nothing has changed since
+        pool.push(make_group("h"), priority=1)
+    name, size = synced[-1]
+    assert (tmp_path / "appendonlydir" / name).stat().st_size == size
+
+
 def test_every_write_is_synced_on_request(server_binary, tmp_path):
     with ReplayServer(tmp_path, binary=server_binary, fsync="always") as server, redis.Redis.from_url(server.url) as raw:
         settings = raw.config_get("append*")
