@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from learner_data import row, tiny_model
 
 STAGES = (0, 1, 2, 3)
 LR = 1e-2
-MAX_NORM = 0.05
+MAX_NORM = 1.0
 
 
 def make_rows() -> list[Any]:
@@ -102,19 +104,25 @@ def bare(model: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     return {name: value.detach() for name, value in policy.named_parameters()}, norms
 
 
+def distance(left: Mapping[str, Any], right: Mapping[str, Any]) -> float:
+    """Euclidean, over all weights. Adam turns the rounding of a gradient near zero into a visible step of one weight, so
+    single weights say little; plain PyTorch in float32 is 1.2e-3 of the update away from itself in float64."""
+    return float(np.sqrt(sum(np.square(np.asarray(left[name]) - np.asarray(right[name])).sum() for name in right)))
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 def test_every_stage_on_one_and_two_ranks_equals_plain_pytorch(model: Path) -> None:
+    initial = load_file(model / "model.safetensors")
     expected, norms = bare(model)
     assert min(norms) > MAX_NORM  # so clipping is part of what is compared
     outcomes = {(world, stage): value for world in (1, 2) for stage, value in run(world, model).items()}
     assert set(outcomes) == {(world, stage) for world in (1, 2) for stage in STAGES}
     for key, (weights, metrics, log_ratios) in outcomes.items():
         assert set(weights) == set(expected), key
-        for name, value in weights.items():
-            np.testing.assert_allclose(value, expected[name].numpy(), atol=2e-4, err_msg=f"{key} {name}")
+        assert distance(weights, expected) < 5e-3 * distance(expected, initial), key
         assert metrics["learner/grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3), key
         assert len(log_ratios) == (8 if key[0] == 1 else 6)

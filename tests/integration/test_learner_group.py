@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+import redis
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -20,6 +21,7 @@ from cacherl.errors import LearnerError
 from cacherl.policy import WeightManifest
 from learner.group import LearnerGroup
 from learner_data import group, tiny_model, trajectory
+from replay_service.keys import Keys
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
@@ -61,6 +63,7 @@ class Learner:
     """A started group with its own replay pool."""
 
     def __init__(self, config: RunConfig, model: Path, url: str, name: str, logs: Path) -> None:
+        self.url, self.name = url, name
         self.replay = Replay(url, name, config.replay)
         self.replay.check()
         self.group = LearnerGroup(
@@ -72,6 +75,11 @@ class Learner:
         rng = np.random.default_rng(0)
         for index in range(count):
             self.replay.push(group(rng, f"g{index}", size=SIZE), priority=1.0)
+
+    def lose(self, *group_ids: str) -> None:
+        """Delete payloads behind the index's back, as the expiry of an evicted group's does."""
+        with redis.Redis.from_url(self.url) as client:
+            client.unlink(*(Keys(self.name).payload(group_id) for group_id in group_ids))
 
     async def weights(self, version: int) -> dict[str, torch.Tensor]:
         manifest, reference = await self.group.publish(version)
@@ -178,13 +186,12 @@ async def test_a_batch_shrinks_with_evicted_groups_and_an_empty_one_is_an_error(
     learner = await start("evicted")
     learner.push()
     learner.replay.sample("b1", GROUPS)
-    learner.replay.prune(["g0", "g1"])
+    learner.lose("g0", "g1")
     stats = await learner.group.update("b1")
     assert stats.missing == 2
     assert set(stats.group_ids[0]) == {"g2", "g3", "g4", "g5"}
-    learner.push()
     plan = learner.replay.sample("b2", 4)
-    learner.replay.prune([entry.group_id for entry in plan.entries])
+    learner.lose(*(entry.group_id for entry in plan.entries))
     with pytest.raises(LearnerError, match="nothing to train on"):
         await learner.group.update("b2")
 
