@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 
 from actors.policy import Completion, FinishReason, Sampling
 from actors.weights import BACKEND, SharedMemoryUpdate
@@ -94,6 +96,7 @@ class Engine:
             raise EngineError(f"vLLM could not start on {settings.model}: {error}") from error
         await engine._llm.update_weight_version(str(FIRST_VERSION))
         await engine.complete([settings.end_of_turn], Sampling(temperature=1.0, max_new_tokens=2), seed=0)
+        await asyncio.to_thread(unname_shared_memory)
         return engine
 
     @property
@@ -166,6 +169,19 @@ class Engine:
     def close(self) -> None:
         """Stop the engine's processes."""
         self._llm.shutdown(timeout=_SHUTDOWN_S)
+
+
+def unname_shared_memory() -> None:
+    """Remove the names of the message queues between vLLM's processes from /dev/shm.
+
+    All of them have mapped the queues by the time that the first request is answered, and a mapping needs no name. A queue
+    whose processes are killed would leave its name, and with it its memory, behind.
+    """
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            for mapping in process.memory_maps(grouped=True):
+                if mapping.path.startswith("/dev/shm/psm_"):
+                    Path(mapping.path).unlink(missing_ok=True)
 
 
 def _engine_args(settings: EngineSettings) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment to talk to a one-node cluster started with `ray start --head`."""
     port, dashboard = free_port(), free_port()
     env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     env.pop("RAY_ADDRESS", None)
     command = [
         RAY,
@@ -61,7 +62,7 @@ def test_job_runs_to_its_end(head: dict[str, str], tmp_path: Path) -> None:
     submitted = subprocess.run(
         [RAY, "job", "submit", "--working-dir", ".", "--", *entrypoint],
         cwd=PROJECT,
-        env={**head, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        env=head,
         capture_output=True,
         text=True,
         timeout=360,
