@@ -57,6 +57,7 @@ def test_job_runs_to_its_end(head: dict[str, str], tmp_path: Path) -> None:
         "replay.warmup_steps=16",
         "replay.update_frequency=16",
         "eval.tasks=12",
+        "advantage.zero_variance=return",
     ]
     entrypoint = ["cacherl", "train", "--config", "deploy/configs/demo.yaml", *overrides]
     submitted = subprocess.run(
