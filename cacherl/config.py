@@ -166,9 +166,6 @@ class LearnerSection(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     start_deadline_s: float = Field(600.0, gt=0)
     update_deadline_s: float = Field(1800.0, gt=0)
-    save_every: int | None = Field(
-        None, ge=1, description="updates between saved Hugging Face folders; the last is always saved"
-    )
 
 
 class WeightsSection(Section):

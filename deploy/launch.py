@@ -71,17 +71,17 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:
-        summary = _watched(config, directory, console)
+        summary = _watched(config, source, directory, console)
     directory.write_json("summary.json", asdict(summary))
     return summary, write_report(directory.path)
 
 
-def _watched(config: RunConfig, directory: RunDirectory, console: Console) -> Summary:
+def _watched(config: RunConfig, source: TaskSource, directory: RunDirectory, console: Console) -> Summary:
     """The run under a panel; whatever happens to it ends in a summary."""
-    source = load_source(config.env)
     with Panel(console, _LINE_INTERVAL_S) as panel, MetricWriter(_sinks(config, directory)) as writer:
         monitor = Monitor(
             config=config,
