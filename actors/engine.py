@@ -172,15 +172,16 @@ class Engine:
 
 
 def unname_shared_memory() -> None:
-    """Remove the names of the message queues between vLLM's processes from /dev/shm.
+    """Remove the names of the message queues and semaphores between vLLM's processes from /dev/shm.
 
-    All of them have mapped the queues by the time that the first request is answered, and a mapping needs no name. A queue
-    whose processes are killed would leave its name, and with it its memory, behind.
+    All of them are mapped by the time that the first request is answered, and a mapping needs no name. Processes that are
+    killed would leave the names, and with them the memory, behind.
     """
-    for process in psutil.Process().children(recursive=True):
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             for mapping in process.memory_maps(grouped=True):
-                if mapping.path.startswith("/dev/shm/psm_"):
+                if mapping.path.startswith(("/dev/shm/psm_", "/dev/shm/sem.mp-")):
                     Path(mapping.path).unlink(missing_ok=True)
 
 

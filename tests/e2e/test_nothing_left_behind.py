@@ -81,7 +81,8 @@ def test_kill_9_of_the_driver(run_of, tmp_path: Path) -> None:
     processes, files = run.leftovers(grace_s=40)
     # Ray's own agents of the node end by themselves, minutes later.
     assert [line for line in processes.values() if not re.match(r"ray::\w*Agent|.*/ray/(dashboard|_private)/", line)] == []
-    assert files == set()
+    # A killed Python process cannot remove its 32-byte semaphores; weights and message queues must be gone.
+    assert {file for file in files if not file.name.startswith("sem.mp-")} == set()
 
 
 def test_two_actors_and_two_ranks(run_of, tmp_path: Path) -> None:
