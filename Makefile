@@ -9,13 +9,14 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach candidate,python3.11 python3 $(VENV)/python,$(shell \
 	$(candidate) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(candidate))))
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench results clean
 help:
 	@echo 'make install   the CPU stack into .venv, about 2 minutes and 4 GB'
 	@echo 'make demo      train the demo agent'
 	@echo 'make test      all tests but those marked slow'
 	@echo 'make lint      ruff, mypy, import rules, wheel build'
-	@echo 'make bench     the benchmarks'
+	@echo 'make bench     the benchmarks of speed'
+	@echo 'make results   the demo over three seeds beside learning rate 0, about 40 minutes'
 	@echo 'make clean     remove .venv, caches and build output; runs/ stays'
 
 install:
@@ -36,7 +37,10 @@ lint: install
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(VENV)/python -m build --wheel --no-isolation --outdir "$$out"
 
 bench: install
-	@shopt -s nullglob; for file in benchmarks/*.py; do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
+	@shopt -s nullglob; for file in $(filter-out benchmarks/learning.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
+
+results: install
+	$(VENV)/python benchmarks/learning.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
