@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Rollout actors: engine, episodes, groups, the pool that keeps them busy."""

@@ -145,7 +145,8 @@ class ActorPool:
         """
         async with self._swap:
             self._weights = weights
-            await self._load([actor for actor in self._actors if actor.node], weights)
+            # Copies: an actor that is replaced meanwhile loads this version when it is ready, and the calls go to the dead one.
+            await self._load([replace(actor) for actor in self._actors if actor.node], weights)
 
     async def _load(self, actors: Sequence[_Actor], weights: PublishedWeights) -> None:
         import ray

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The composition root: command line, launch, loop, reports."""

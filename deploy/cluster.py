@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from cacherl.errors import ConfigError, DeadlineExceeded
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
+#: Seconds of one wait for placement; Ray takes whole or fractional seconds.
+_PLACEMENT_POLL_S = 1
 #: Settings that keep Ray from reporting usage, overriding device variables, and printing banners.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,6 +54,7 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
             raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
     try:
         _check_capacity(config, ray.cluster_resources())
+        _check_nodes(config, sum(node["Alive"] for node in ray.nodes()))
         yield context.dashboard_url or ""
     finally:
         ray.shutdown()
@@ -67,6 +71,14 @@ def _check_capacity(config: RunConfig, total: dict[str, float]) -> None:
                 f"{config.actors.count} x actors.{kind}_per_actor {per_actor:g} + learner.workers {config.learner.workers} x "
                 f"learner.{kind}_per_worker {per_worker:g}; lower one, add nodes, or set ray.autoscaling=true"
             )
+
+
+def _check_nodes(config: RunConfig, nodes: int) -> None:
+    if nodes > 1 and config.replay.url is None:
+        raise ConfigError(
+            f"replay.url: the cluster has {nodes} nodes and an embedded server can be reached from its own only; "
+            "start a Redis-protocol server that all nodes reach and give its URL"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +113,21 @@ async def reserve(config: RunConfig) -> Placement:
             [_bundle(actors.cpus_per_actor, actors.gpus_per_actor)] * actors.count, strategy="SPREAD", name="actors"
         ),
     )
-    for name, group in (("learner", placement.learner), ("actors", placement.actors)):
-        ready = await asyncio.to_thread(group.wait, actors.start_deadline_s)
-        if not ready:
-            placement.release()
-            raise DeadlineExceeded(f"resources of the {name}: {group.bundle_specs}", actors.start_deadline_s)
+    try:
+        for name, group in (("learner", placement.learner), ("actors", placement.actors)):
+            await _granted(name, group, actors.start_deadline_s)
+    except BaseException:
+        placement.release()
+        raise
     return placement
+
+
+async def _granted(name: str, group: PlacementGroup, deadline_s: float) -> None:
+    """Wait in short steps, so that a cancelled run need not wait for the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not await asyncio.to_thread(group.wait, _PLACEMENT_POLL_S):
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"resources of the {name}: {group.bundle_specs}", deadline_s)
 
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:

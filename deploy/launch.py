@@ -105,6 +105,9 @@ def _watched(config: RunConfig, source: TaskSource, directory: RunDirectory, con
         except CacheRLError as failure:
             logger.exception("the run failed")
             status, error = "failed", str(failure)
+        except Exception as failure:  # a fault of a library or of ours: the run still ends with its summary
+            logger.exception("the run failed")
+            status, error = "failed", f"{type(failure).__name__}: {failure} (see logs/driver.log)"
         finally:
             monitor.close()
     held_out = monitor.held_out
@@ -128,10 +131,10 @@ async def _supervised(launch: Launch) -> None:
     assert task is not None
     deadline_s = launch.config.run.deadline_s
     try:
-        async with asyncio.timeout(deadline_s):
+        async with asyncio.timeout(deadline_s) as limit:
             await launch.run(on_connected=lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel))
-    except TimeoutError as error:
-        if isinstance(error, CacheRLError):
+    except TimeoutError:
+        if not limit.expired():
             raise
         raise DeadlineExceeded("the run to end (run.deadline_s)", deadline_s) from None
 

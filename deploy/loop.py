@@ -66,12 +66,13 @@ class Loop:
             self.monitor.show(waiting_for="the learner's update")
             stats = await self.learner.update(batch)
             self.version += 1
+            evaluates = self.version % config.eval.every == 0 or self.version == config.run.updates
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
-            if self.version % config.weights.publish_every == 0 or self.version == config.run.updates:
+            if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | await self._pool_metrics()
             self.monitor.on_update(self.version, metrics)
-            if self.version % config.eval.every == 0 or self.version == config.run.updates:
+            if evaluates:
                 success = await self._evaluate()
                 if config.run.stop_at_success is not None and success >= config.run.stop_at_success:
                     return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,9 +111,3 @@ class WarmStart:
         for path in files:
             digest.update(path.name.encode() + path.read_bytes())
         return digest.hexdigest()[:32]
-
-
-def copy_model(source: Path, target: Path) -> None:
-    """Copy a model folder, replacing an earlier one."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The learner: advantages, losses, batches, DeepSpeed ranks, published weights."""

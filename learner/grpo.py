@@ -67,11 +67,21 @@ class GrpoTrainer:
             for batch, reference in zip(batches, references, strict=True):
                 means = self._accumulate(batch, reference, totals, diagnostics, before_step=epoch == 0)
                 log_ratios[batch.indices[: len(means)].cpu().numpy()] = means
+            self._require_finite(diagnostics)
             norms.append(self._engine.step(self._settings.lr))
         sums, highest = diagnostics.tensors()
         values = metrics(self._engine.add_up(sums), self._engine.maximum(highest), passes=self._settings.epochs)
         values |= {"learner/grad_norm": float(np.mean(norms)), "learner/lr": self._settings.lr}
+        if self._reference is None:
+            del values["learner/kl"]  # nothing to measure it against
         return TrainResult(metrics=values, log_ratios=log_ratios)
+
+    def _require_finite(self, diagnostics: Diagnostics) -> None:
+        """Refuse to step, on all ranks alike, once any rank's loss is not a number: nothing of it reaches the weights."""
+        sums, _ = diagnostics.tensors()
+        broken = torch.tensor([float(not torch.isfinite(sums).all())], device=self._engine.device)
+        if self._engine.add_up(broken).item():
+            raise LearnerError("the loss is not finite; the weights are those before this step")
 
     def _agree(self, rows: Sequence[Row], batches: list[MicroBatch]) -> tuple[Totals, list[MicroBatch]]:
         """Totals over all ranks, and this rank's micro-batches filled up to the number that the stage needs."""

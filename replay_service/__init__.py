@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Durable, prioritized replay of trajectory groups on a Redis-protocol server."""

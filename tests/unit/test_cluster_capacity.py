@@ -8,7 +8,8 @@ import pytest
 
 from cacherl.config import RunConfig, parse_config
 from cacherl.errors import ConfigError
-from deploy.cluster import _check_capacity
+from cacherl.replay_settings import ReplaySettings
+from deploy.cluster import _check_capacity, _check_nodes
 
 
 def config(actors: dict[str, Any], learner: dict[str, Any], **ray: Any) -> RunConfig:
@@ -41,3 +42,10 @@ def test_a_cluster_that_grows_is_waited_for() -> None:
 
 def test_fractions_of_a_cpu_add_up_without_rounding_errors() -> None:
     _check_capacity(config({"count": 3, "cpus_per_actor": 0.1}, {"cpus_per_worker": 0.7}), {"CPU": 1.0})
+
+
+def test_an_embedded_server_serves_one_node() -> None:
+    _check_nodes(RunConfig(), 1)
+    _check_nodes(RunConfig(replay=ReplaySettings(url="redis://example:6379")), 3)
+    with pytest.raises(ConfigError, match=r"replay\.url: the cluster has 3 nodes"):
+        _check_nodes(RunConfig(), 3)
