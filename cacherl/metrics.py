@@ -199,6 +199,7 @@ declare(
     learner/useful_tokens      | fraction      | mean | tokens that are not padding
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
+    alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )
