@@ -174,6 +174,11 @@ declare(
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
+    reward_batch/min/*         | reward        | min  | its smallest value in the batch
+    reward_batch/max/*         | reward        | max  | its largest value in the batch
+    reward_batch/share/*       | fraction      | mean | its share of the batch's reward, penalties counted by their size
+    reward_batch/variance_share/* | fraction   | mean | its share of the variance within groups, which makes the gradient
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool
     replay/bytes               | bytes         | last | payload bytes in the pool

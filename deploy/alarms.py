@@ -6,14 +6,19 @@ An alarm never stops or changes a run. It shows in the console as a note with it
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from cacherl.errors import CacheRLError
 
 logger = logging.getLogger(__name__)
+
+#: File of a run's folder with every alarm that was raised, one JSON object a line.
+ALARMS_FILE = "alarms.jsonl"
 
 #: Updates in a row without the finding after which a raised alarm is clear again: a value that wavers about its
 #: threshold raises one alarm, not one at every second update.
@@ -110,12 +115,17 @@ class Verdict:
 class AlarmBoard:
     """All alarms of a run.
 
+    Args:
+        log: file to which every alarm that is raised is appended as a JSON object; None keeps none.
+
     Raises:
         ValueError: two alarms have the same name.
     """
 
     alarms: Sequence[Alarm]
+    log: Path | None = None
     _raised: dict[tuple[str, str], int] = field(default_factory=dict)  # (name, subject) -> updates since last found
+    _known: dict[str, None] = field(default_factory=dict)  # metrics of subjects so far; they fall back to 0
 
     def __post_init__(self) -> None:
         names = [alarm.name for alarm in self.alarms]
@@ -131,12 +141,17 @@ class AlarmBoard:
         waning = {key: since + 1 for key, since in self._raised.items() if key not in found and since + 1 < _CLEAR_AFTER}
         self._raised = waning | dict.fromkeys(found, 0)
         events = tuple(_event(alarm, finding, observation) for alarm, finding in fresh)
+        if self.log is not None and events:
+            with self.log.open("a", encoding="utf-8") as lines:
+                lines.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in events)
         return Verdict(metrics=self._metrics(), events=events)
 
     def _metrics(self) -> dict[str, float]:
         raised = {name for name, _ in self._raised}
+        subjects = {f"alarm/{name}/{subject}": 1.0 for name, subject in self._raised if subject}
+        self._known |= dict.fromkeys(subjects)
         values = {f"alarm/{alarm.name}": float(alarm.name in raised) for alarm in self.alarms}
-        return values | {f"alarm/{name}/{subject}": 1.0 for name, subject in self._raised if subject}
+        return values | dict.fromkeys(self._known, 0.0) | subjects
 
 
 def _event(alarm: Alarm, finding: Finding, observation: Observation) -> AlarmEvent:

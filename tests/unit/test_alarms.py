@@ -45,8 +45,9 @@ def test_a_wavering_value_is_one_alarm_and_a_later_one_is_another() -> None:
     wavering = [2.0, 0.5, 2.0, 0.5, 0.5, 0.5, 0.5, 2.0]
     events = [len(alarms.check(at(update, a=value)).events) for update, value in enumerate(wavering)]
     assert events == [1, 0, 0, 0, 0, 0, 0, 0]
-    raised = [alarms.check(at(10 + update)).metrics["alarm/high"] for update in range(5)]
-    assert raised == [1.0, 1.0, 1.0, 1.0, 0.0]
+    later = [alarms.check(at(10 + update)).metrics for update in range(5)]
+    assert [metrics["alarm/high"] for metrics in later] == [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert [metrics["alarm/high/a"] for metrics in later] == [1.0, 1.0, 1.0, 1.0, 0.0]
     assert len(alarms.check(at(20, a=2.0)).events) == 1
 
 
