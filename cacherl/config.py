@@ -68,6 +68,9 @@ class EnvSection(Section):
 
     name: str = "research"
     levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    train_tasks: int | None = Field(
+        None, ge=1, description="distinct training tasks, played in turn; null: no task comes twice"
+    )
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
     )

@@ -210,5 +210,7 @@ class LearnerWorker:
         return {
             "replay/staleness": float(np.mean([staleness(self._version, entry.version) for entry in entries])),
             "replay/uses": float(np.mean([entry.uses for entry in entries])),
+            "replay/priority": float(np.mean([entry.priority for entry in entries])),
+            "replay/is_weight": float(np.mean([entry.is_weight for entry in entries])),
             "replay/fresh_fraction": float(np.mean([entry.uses == 0 for entry in entries])),
         }
