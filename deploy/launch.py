@@ -24,7 +24,7 @@ from deploy.cluster import cluster, reserve
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
 from deploy.reward_hacking import reward_hacking_alarm
@@ -73,7 +73,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    FreshPriority(config)
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:
@@ -228,7 +229,7 @@ class Launch:
             model=model,
             replay_url=replay_url,
             replay_namespace=replay_namespace,
-            priority=AdvantagePriority(settings=self.config.advantage),
+            priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
         )
 

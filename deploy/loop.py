@@ -30,7 +30,11 @@ from replay_service.store import Replay
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
 #: Fields of `ReplayStats` that become metrics of the same name.
-_POOL_METRICS = ("groups", "trajectories", "bytes", "inserted", "sampled", "zero_variance", "evicted")
+_POOL_METRICS = (
+    *("groups", "trajectories", "bytes", "never_sampled", "inserted", "sampled", "zero_variance"),
+    *("evicted", "cleared", "superseded", "retired", "stale_refused", "stale_dropped"),
+    *("expired", "late", "push_waits", "sample_waits"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
