@@ -31,7 +31,7 @@ from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
-from deploy.terminal import own_terminal
+from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
 from envs.registry import load_source
@@ -76,7 +76,7 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
     FreshPriority(config)
     directory = RunDirectory(config)
-    _log_to(directory.logs / "driver.log")
+    log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:
         summary = _watched(config, source, directory, console)
     directory.write_json("summary.json", asdict(summary))
@@ -243,14 +243,3 @@ def _sinks(config: RunConfig, directory: RunDirectory) -> list[MetricSink]:
     if config.metrics.ray:
         sinks.append(RayMetricSink(config.run.name))
     return sinks
-
-
-def _log_to(path: Path) -> None:
-    """Send this process's log records, third-party ones included, to a file instead of the terminal."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    logging.captureWarnings(True)
