@@ -170,7 +170,7 @@ def _check_value(search: Search, key: str, value: Any) -> None:
     try:
         search.load({key: value})
     except ConfigError as error:
-        if any(line.startswith((f"{key}:", f"{key}.")) for line in str(error).splitlines()):
+        if any(line.startswith((f"{key}:", f"{key}.")) or "unknown key" in line for line in str(error).splitlines()):
             raise ConfigError(f"search space: {error}") from None
 
 
