@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from cacherl.config import RunConfig
@@ -37,20 +38,24 @@ def largest(search: Search) -> RunConfig:
 
 
 def concurrency(search: Search, total: Mapping[str, float]) -> int:
-    """Trials at a time on a cluster with the resources `total`.
+    """Trials at a time on a cluster with the resources `total`: as many as asked for, else as many as fit. Memory is an
+    estimate, so it lowers the number but refuses nothing.
 
     Raises:
         ConfigError: not even one fits, or fewer than asked for.
     """
     need = dict(_OBJECTIVE) if search.objective else needs(largest(search))
-    fits = min(int((total.get(name, 0.0) + 1e-9) // amount) for name, amount in need.items() if amount)
-    shown = f"{need['CPU']:g} CPUs, {need.get('GPU', 0):g} GPUs and {need.get('memory', 0) / _GIB:.1f} GiB"
-    wanted = search.settings.concurrency
+    wanted, room = search.settings.concurrency, {name: _room(total, name, need) for name in need}
+    fits = int(min(room["CPU"], room.get("GPU", math.inf)))
     if search.base.ray.autoscaling and not search.objective:
         return wanted or max(1, fits)
     if fits < (wanted or 1):
         raise ConfigError(
-            f"concurrency: the cluster has {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs and "
-            f"{total.get('memory', 0) / _GIB:.1f} GiB; a trial needs {shown}, so {fits} fit at a time, not {wanted or 1}"
+            f"concurrency: the cluster has {total.get('CPU', 0):g} CPUs and {total.get('GPU', 0):g} GPUs, a trial needs "
+            f"{need['CPU']:g} and {need.get('GPU', 0):g}, so {fits} fit at a time, not {wanted or 1}"
         )
-    return wanted or fits
+    return wanted or max(1, int(min(fits, room.get("memory", math.inf))))
+
+
+def _room(total: Mapping[str, float], name: str, need: Mapping[str, float]) -> float:
+    return (total.get(name, 0.0) + 1e-9) // need[name] if need[name] else math.inf

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from cacherl.config import RunConfig, load_config, parse_config
 from cacherl.errors import ConfigError
+from deploy.cli import app
 from deploy.tuning.capacity import concurrency, largest, needs
 from deploy.tuning.evaluations import Evaluation, TrainingRun, TrialFailed, objective_evaluations
 from deploy.tuning.ledger import Ledger, Trial
@@ -181,9 +183,8 @@ def test_as_many_trials_as_the_cluster_holds(tmp_path: Path) -> None:
     assert needs(largest(search)) == {"CPU": 4.0, "GPU": 0.0, "memory": gib * (3 * 2.5 + 2 * 1.5)}
     assert concurrency(search, {"CPU": 9.0, "memory": 100.0 * gib}) == 2
     assert concurrency(search, {"CPU": 40.0, "memory": 32.0 * gib}) == 3
-    with pytest.raises(
-        ConfigError, match=r"has 2 CPUs, 0 GPUs and 32\.0 GiB; a trial needs 4 CPUs, .* so 0 fit at a time, not 1"
-    ):
+    assert concurrency(search, {"CPU": 40.0, "memory": 1.0 * gib}) == 1
+    with pytest.raises(ConfigError, match="has 2 CPUs and 0 GPUs, a trial needs 4 and 0, so 0 fit at a time, not 1"):
         concurrency(search, {"CPU": 2.0, "memory": 32.0 * gib})
     assert concurrency(search_of(tmp_path, concurrency=1), {"CPU": 9.0, "memory": 100.0 * gib}) == 1
     with pytest.raises(ConfigError, match="so 4 fit at a time, not 5"):
@@ -296,3 +297,26 @@ def test_a_run_that_fails_says_what_it_said(tmp_path: Path) -> None:
     )
     with pytest.raises(TrialFailed, match=r"^exit status 2: error: learner\.lr: .*greater than or equal to 0"):
         list(run.evaluations())
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT / "deploy/searches").glob("*.yaml")), ids=lambda file: file.stem)
+def test_shipped_searches_fit_the_demo(file: Path) -> None:
+    settings = load_settings(file, {}, {})
+    search = check_search(settings, config=PROJECT / "deploy/configs/demo.yaml", overrides=[], name="s")
+    assert search.space.axes
+    assert search.min_updates <= search.base.run.updates
+
+
+def test_a_folder_with_a_search_in_it_is_not_overwritten(tmp_path: Path) -> None:
+    command = ["tune", "--config", str(SMOKE), "--axis", "learner.lr=[1e-4]", "--name", "s", f"run.dir={tmp_path}"]
+
+    def refusal(*options: str) -> str:
+        error = CliRunner().invoke(app, [*command, *options]).exception
+        assert isinstance(error, ConfigError)
+        return str(error)
+
+    assert refusal("--resume") == f"--resume: {tmp_path}/s holds no search"
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "search.yaml").write_text("{}")
+    assert "s holds an earlier search: --resume goes on with it, --name takes another folder" in refusal()
+    assert refusal("--resume").endswith("config, settings changed")
