@@ -174,6 +174,11 @@ declare(
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
+    reward_batch/min/*         | reward        | min  | its smallest value in the batch
+    reward_batch/max/*         | reward        | max  | its largest value in the batch
+    reward_batch/share/*       | fraction      | mean | its share of the batch's reward, penalties counted by their size
+    reward_batch/variance_share/* | fraction   | mean | its share of the variance within groups, which makes the gradient
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool
     replay/bytes               | bytes         | last | payload bytes in the pool
@@ -211,6 +216,7 @@ declare(
     learner/useful_tokens      | fraction      | mean | tokens that are not padding
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
+    alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )

@@ -19,6 +19,7 @@ from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
+from deploy.alarms import ALARMS_FILE, AlarmBoard
 from deploy.cluster import cluster, reserve
 from deploy.loop import Loop
 from deploy.monitor import Monitor
@@ -26,6 +27,7 @@ from deploy.panel import Panel
 from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
+from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
@@ -205,6 +207,7 @@ class Launch:
                 stream=TaskStream(self.source, config, prefix=run_id),
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
+                alarms=self._alarms(replay),
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
@@ -220,6 +223,11 @@ class Launch:
             self.monitor.show(waiting_for=f"supervised updates ({done} of {updates}, loss {loss:.3f})")
 
         await warm_start.train(learner, progress)
+
+    def _alarms(self, replay: Replay) -> AlarmBoard:
+        hacking, folder = self.config.alarms.reward_hacking, self.directory.path
+        alarms = [reward_hacking_alarm(hacking, fetch=replay.fetch, run_dir=folder)] if hacking.enabled else []
+        return AlarmBoard(alarms, log=folder / ALARMS_FILE)
 
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
         return WorkerSpec(
