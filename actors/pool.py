@@ -55,13 +55,22 @@ class ActorPool:
         spec: what every actor is told; `name` and `log_file` are set per actor.
         namespace: Ray namespace in which the actors are named.
         placement: one bundle per actor.
+        on_restart: told in words when an actor had to be replaced.
     """
 
-    def __init__(self, spec: WorkerSpec, *, namespace: str, placement: PlacementGroup) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        namespace: str,
+        placement: PlacementGroup,
+        on_restart: Callable[[str], None] = logger.warning,
+    ) -> None:
         self._spec = spec
         self._config = spec.config
         self._namespace = namespace
         self._placement = placement
+        self._on_restart = on_restart
         self._actors: list[_Actor] = []
         self._weights: PublishedWeights | None = None
         self._swap = asyncio.Lock()
@@ -135,12 +144,14 @@ class ActorPool:
 
     async def _restart(self, actor: _Actor, cause: BaseException) -> None:
         actor.restarts += 1
-        logger.warning("%s failed (%s); restart %d of %d", actor.name, cause, actor.restarts, self._config.actors.max_restarts)
-        if actor.restarts > self._config.actors.max_restarts:
+        limit = self._config.actors.max_restarts
+        logger.warning("%s failed (%s); restart %d of %d", actor.name, cause, actor.restarts, limit)
+        if actor.restarts > limit:
             raise EngineError(f"{actor.name} died {actor.restarts} times (actors.max_restarts): {cause}") from cause
         self._kill(actor)
         actor.node = ""
         actor.handle = self._spawn(actor.name, actor.bundle, attempt=actor.restarts)
+        self._on_restart(f"{actor.name} died and is started again ({actor.restarts} of {limit}; see logs/{actor.name}.log)")
         await self._ready(actor)
         async with self._swap:
             if self._weights:

@@ -157,9 +157,11 @@ class Launch:
         run_id = f"{config.run.name}-{secrets.token_hex(4)}"
         async with AsyncExitStack() as stack:
             monitor.enter("starting", "Ray")
-            stack.enter_context(cluster(config, namespace=run_id))
+            dashboard = stack.enter_context(cluster(config, namespace=run_id))
             on_connected()
             monitor.show(waiting_for="the replay service")
+            if dashboard:
+                monitor.note(f"Ray dashboard at http://{dashboard}")
             url = config.replay.url or stack.enter_context(ReplayServer(directory.replay)).url
             namespace = config.replay.namespace or run_id
             replay = stack.enter_context(contextlib.closing(Replay(url, namespace, config.replay)))
@@ -187,7 +189,12 @@ class Launch:
             elif config.warm_start.updates:
                 monitor.note("warm start from the cache")
 
-            pool = ActorPool(self._worker_spec(warm_start.model, url, namespace), namespace=run_id, placement=placement.actors)
+            pool = ActorPool(
+                self._worker_spec(warm_start.model, url, namespace),
+                namespace=run_id,
+                placement=placement.actors,
+                on_restart=monitor.note,
+            )
             stack.push_async_callback(pool.close)
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()

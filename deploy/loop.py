@@ -78,6 +78,7 @@ class Loop:
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | await self._pool_metrics()
+            self.monitor.show(actors_alive=self.pool.alive)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             if evaluates:

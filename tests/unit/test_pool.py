@@ -69,7 +69,8 @@ class Pool(ActorPool):
             priority=lambda group: 0.0,
             log_file=Path("/logs/actor.log"),
         )
-        super().__init__(spec, namespace="test", placement=None)  # type: ignore[arg-type]
+        self.notes: list[str] = []
+        super().__init__(spec, namespace="test", placement=None, on_restart=self.notes.append)  # type: ignore[arg-type]
         self.events: list[str] = []
         self.prepare = prepare
 
@@ -308,6 +309,7 @@ async def test_a_death_that_two_have_met_restarts_the_actor_once() -> None:
     failed = actor.handle
     await asyncio.gather(*(pool._replace(actor, failed, EngineDied("dead")) for _ in range(3)))
     assert actor.restarts == 1
+    assert pool.notes == ["actor-0 died and is started again (1 of 1; see logs/actor-0.log)"]
     assert [event for event in pool.events if event.endswith("start")] == ["actor-0 start", "actor-0.1 start"]
 
 
