@@ -56,7 +56,7 @@ def _fit(search: Search, ledger: Ledger, console: Console) -> None:
 
     at_a_time = concurrency(search, ray.cluster_resources())
     past = ledger.trials()
-    algorithm = _algorithm(search, past)
+    algorithm = make_algorithm(search, past)
     if algorithm is None:
         return
     spec = TrialSpec(search=search, address=ray.get_runtime_context().gcs_address, folder=Path.cwd())
@@ -69,7 +69,7 @@ def _fit(search: Search, ledger: Ledger, console: Console) -> None:
             tune_config=tune.TuneConfig(
                 search_alg=algorithm["search_alg"],
                 num_samples=algorithm["num_samples"],
-                scheduler=_scheduler(search, past),
+                scheduler=make_scheduler(search, past),
                 max_concurrent_trials=at_a_time,
                 reuse_actors=True,
             ),
@@ -79,7 +79,7 @@ def _fit(search: Search, ledger: Ledger, console: Console) -> None:
         ).fit()
 
 
-def _algorithm(search: Search, past: Sequence[Trial]) -> dict[str, Any] | None:
+def make_algorithm(search: Search, past: Sequence[Trial]) -> dict[str, Any] | None:
     """What Tune is to try, given what was tried; None when nothing is left."""
     ended = [trial for trial in past if trial.status != "unfinished"]
     return _grid(search, ended) if search.settings.search == "grid" else _bayes(search, ended, past)
@@ -114,7 +114,8 @@ def _bayes(search: Search, ended: Sequence[Trial], past: Sequence[Trial]) -> dic
         points_to_evaluate=interrupted[:left],
     )
     for trial in ended:
-        algorithm.add_evaluated_point(_named(search, trial), trial.value, error=trial.value is None)
+        failed = trial.status == "failed" or trial.value is None
+        algorithm.add_evaluated_point(_named(search, trial), trial.value, error=failed)
     return {"search_alg": algorithm, "num_samples": left, "param_space": None}
 
 
@@ -124,7 +125,7 @@ def _named(search: Search, trial: Trial) -> dict[str, Any]:
     return {f"{POINT}/{key}": code for key, code in search.space.encode(trial.point).items()}
 
 
-def _scheduler(search: Search, past: Sequence[Trial]) -> Any:
+def make_scheduler(search: Search, past: Sequence[Trial]) -> Any:
     """ASHA, told of the evaluations so far; None: every trial runs to its end."""
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
