@@ -160,7 +160,11 @@ def _signals(stopping: Path) -> Iterator[None]:
         stopping.touch()
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune's own signal for 'enough'
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    def not_yet(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt  # until Tune has taken over its signal, there is no trial to end
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGUSR1: not_yet}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
