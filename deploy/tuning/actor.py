@@ -18,6 +18,7 @@ from deploy.tuning.evaluations import (
     objective_evaluations,
 )
 from deploy.tuning.settings import Search, load_objective
+from deploy.tuning.space import as_overrides
 
 #: Key of a Tune config that holds the point's codes, and those of a result.
 POINT, VALUE, UPDATE, STATUS, ERROR = "point", "value", "update", "status", "error"
@@ -46,7 +47,8 @@ class TrialSpec:
         """
         search = self.search
         point = search.space.decode(codes)
-        names = (f"run.name={trial_id}", f"run.dir={search.folder / RUNS}", "metrics.jsonl=true")
+        place = {"run.name": trial_id, "run.dir": str(search.folder / RUNS), "metrics.jsonl": True}
+        names = as_overrides(place)  # quoted: YAML takes 55437_00000 for a number
         try:
             if search.load({}) != search.base:
                 raise TrialFailed(f"{search.config} was changed since the search began")

@@ -74,7 +74,11 @@ def _fit(search: Search, ledger: Ledger, console: Console) -> None:
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
-                name="tune", storage_path=storage, verbose=0, callbacks=[Recorder(spec, ledger, console)]
+                name="tune",
+                storage_path=storage,
+                verbose=0,
+                callbacks=[Recorder(spec, ledger, console)],
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
 
