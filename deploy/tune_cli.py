@@ -66,7 +66,7 @@ def _tell(plan: Search, found: list[Trial], console: Console) -> None:
     console.print(table(plan, found))
     if (top := best(found, plan.settings.mode)) is not None:
         values = ", ".join(f"{key}={shown(value)}" for key, value in top.point.items())
-        console.print(f"best: {plan.settings.metric} {shown(top.value)} with {values}", markup=False, highlight=False)
+        console.print(f"best: {plan.label} {shown(top.value)} with {values}", markup=False, highlight=False)
         console.print(f"again: {train_command(plan, top)}", markup=False, highlight=False, soft_wrap=True)
     for path in (write_json(plan, found), write_page(plan, found)):
         console.print(str(path), highlight=False, soft_wrap=True)

@@ -33,12 +33,12 @@ def write_page(search: Search, trials: Sequence[Trial]) -> Path:
     environment.filters["shown"] = shown
     order = ranked(trials, search.settings.mode)
     top = best(trials, search.settings.mode)
-    charts = {f"{search.settings.metric} by update": _curves(search, order)}
-    charts |= {f"{search.settings.metric} by {key}": _scatter(search, order, key) for key in search.space.axes}
+    charts = {f"{search.label} by update": _curves(search, order)}
+    charts |= {f"{search.label} by {key}": _scatter(search, order, key) for key in search.space.axes}
     path = search.folder / PAGE_FILE
     page = environment.get_template(_TEMPLATE).render(
         name=search.folder.name,
-        settings=search.settings,
+        label=search.label,
         keys=tuple(search.space.axes),
         trials=order,
         best=top,
@@ -64,7 +64,7 @@ def _curves(search: Search, trials: Sequence[Trial]) -> go.Figure:
                 hovertext=_label(trial),
             )
         )
-    style(figure, x="update", y=search.settings.metric)
+    style(figure, x="update", y=search.label)
     figure.update_layout(showlegend=False, hovermode="closest")
     return figure
 
@@ -85,7 +85,7 @@ def _scatter(search: Search, trials: Sequence[Trial], key: str) -> go.Figure:
         )
     )
     figure.update_xaxes(type="log" if isinstance(axis, Range) and axis.log else "linear" if numeric else "category")
-    style(figure, x=key, y=search.settings.metric)
+    style(figure, x=key, y=search.label)
     return figure
 
 

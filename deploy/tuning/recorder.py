@@ -40,7 +40,7 @@ class Recorder(tune.Callback):
         self._ledger.evaluated(
             trial.trial_id, update=result[UPDATE], value=result[VALUE], seconds=round(result["time_total_s"], 1)
         )
-        self._say(trial, f"update {result[UPDATE]}", f"{self._spec.search.settings.metric} {shown(result[VALUE])}")
+        self._say(trial, f"update {result[UPDATE]}", f"{self._spec.search.label} {shown(result[VALUE])}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if trial.trial_id in self._running and not self._spec.stopping.exists():

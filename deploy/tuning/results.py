@@ -43,7 +43,7 @@ def table(search: Search, trials: Sequence[Trial]) -> Table:
     """All trials, the best first; one column an axis."""
     keys = tuple(search.space.axes)
     top = best(trials, search.settings.mode)
-    view = Table("trial", *keys, "first", search.settings.metric, "update", "status", "time")
+    view = Table("trial", *keys, "first", search.label, "update", "status", "time")
     for trial in ranked(trials, search.settings.mode):
         view.add_row(
             trial.trial_id,
@@ -63,7 +63,7 @@ def write_json(search: Search, trials: Sequence[Trial]) -> Path:
     settings = search.settings
     top = best(trials, settings.mode)
     content: dict[str, Any] = {
-        "metric": settings.metric,
+        "metric": search.label,
         "mode": settings.mode,
         "search": settings.search,
         "best": top and {"trial_id": top.trial_id, "value": top.value, "point": top.point},

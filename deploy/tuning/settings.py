@@ -67,6 +67,11 @@ class Search:
     objective: str | None = None
 
     @property
+    def label(self) -> str:
+        """What trials are judged by, for people."""
+        return "objective" if self.objective else self.settings.metric
+
+    @property
     def min_updates(self) -> int:
         """Updates that every trial gets before it may be stopped."""
         return self.settings.early_stopping.min_updates or max(1, self.base.run.updates // 6)

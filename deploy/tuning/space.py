@@ -63,7 +63,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """An axis of the numbers from `low` to `high`, both included; whole ones only where `integer`."""
+    """An axis of the numbers from `low` to `high`, both included, to four digits; whole ones only where `integer`."""
 
     low: float
     high: float
@@ -76,7 +76,7 @@ class Range:
         return self.low, self.high
 
     def decode(self, code: Code) -> Any:
-        return code
+        return code if self.integer else min(max(float(f"{code:.4g}"), self.low), self.high)
 
     def encode(self, value: Any) -> Code:
         """

@@ -66,7 +66,7 @@ def test_a_bayesian_search_finds_the_planted_weights(address: str, tmp_path: Pat
     assert found["best"]["point"] == pytest.approx(BEST, abs=0.03)
     values = [trial.value for trial in Ledger(tmp_path / "s" / "trials.jsonl").trials()]
     assert sum(values[20:]) / 10 > sum(values[:10]) / 10 + 0.1, "it learned nothing from its first trials"
-    assert f"best: eval/success {found['best']['value']:.4g} with reward.tool_use=" in process.text()
+    assert f"best: objective {found['best']['value']:.4g} with reward.tool_use=" in process.text()
     assert (tmp_path / "s" / "search.html").stat().st_size > 1_000_000
 
 
