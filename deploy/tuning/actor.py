@@ -22,6 +22,8 @@ from deploy.tuning.space import as_overrides
 
 #: Key of a Tune config that holds the point's codes, and those of a result.
 POINT, VALUE, UPDATE, STATUS, ERROR = "point", "value", "update", "status", "error"
+#: The update again, as early stopping sees it: absent from the last one, since a run that is through must not be stopped.
+RUNG = "rung"
 #: Folders of a search, and the file whose presence ends its trials.
 RUNS, LOGS, STOPPING = "runs", "logs", "stopping"
 
@@ -95,7 +97,8 @@ class TrialActor(tune.Trainable):
         except SearchStopping:
             return {"done": True, STATUS: "unfinished"}
         self._last = {VALUE: evaluation.value, UPDATE: evaluation.update}
-        return dict(self._last)
+        through = evaluation.update >= self._spec.search.base.run.updates
+        return self._last | ({} if through else {RUNG: evaluation.update})
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The process takes the next trial."""

@@ -159,21 +159,23 @@ class _MetricsFile:
 
 
 def objective_evaluations(function: Callable[[RunConfig], Any], config: RunConfig) -> Generator[Evaluation]:
-    """The values of an objective: one number, or an iterator of them, one an update from 1 on.
+    """The values of an objective: one number, as of the last update, or an iterator of them, one an update from 1 on.
 
     Raises:
         TrialFailed: it raised, gave no value, or one that is not a finite number.
     """
-    update = 0
+    seen = False
     try:
         result = function(config)
-        for update, value in enumerate(result if isinstance(result, Iterator) else (result,), start=1):
+        single = not isinstance(result, Iterator)
+        for update, value in enumerate([result] if single else result, start=config.run.updates if single else 1):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise TrialFailed(f"the objective gave {value!r}, not a finite number")
+            seen = True
             yield Evaluation(update=update, value=float(value))
     except TrialFailed:
         raise
     except Exception as error:
         raise TrialFailed(f"the objective raised {error!r}") from error
-    if not update:
+    if not seen:
         raise TrialFailed("the objective gave no value")

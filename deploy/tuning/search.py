@@ -133,16 +133,16 @@ def make_scheduler(search: Search, past: Sequence[Trial]) -> Any:
     """ASHA, told of the evaluations so far; None: every trial runs to its end."""
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
-    from deploy.tuning.actor import UPDATE, VALUE
+    from deploy.tuning.actor import RUNG, VALUE
 
     stopping = search.settings.early_stopping
     if not stopping.enabled:
         return None
     scheduler = AsyncHyperBandScheduler(
-        time_attr=UPDATE,
+        time_attr=RUNG,
         metric=VALUE,
         mode=search.settings.mode,
-        max_t=search.base.run.updates + 1,  # Tune stops a trial there; a run ends by itself, and saves its model
+        max_t=search.base.run.updates,
         grace_period=search.min_updates,
         reduction_factor=stopping.reduction,
     )
@@ -152,7 +152,8 @@ def make_scheduler(search: Search, past: Sequence[Trial]) -> Any:
         known = SimpleNamespace(trial_id=trial.trial_id)
         scheduler.on_trial_add(None, known)
         for update, value in zip(trial.updates, trial.values, strict=True):
-            scheduler.on_trial_result(None, known, {UPDATE: update, VALUE: value})
+            if update < search.base.run.updates:
+                scheduler.on_trial_result(None, known, {RUNG: update, VALUE: value})
     return scheduler
 
 

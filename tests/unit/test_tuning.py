@@ -266,7 +266,7 @@ def test_table_json_and_page(tmp_path: Path) -> None:
 
 def test_an_objective_gives_a_number_or_one_an_update(tmp_path: Path) -> None:
     config = parse_config({"reward": {"tool_use": 0.12, "step_penalty": -0.03}, "run": {"updates": 4}})
-    assert list(objective_evaluations(planted, config)) == [Evaluation(update=1, value=1.0)]
+    assert list(objective_evaluations(planted, config)) == [Evaluation(update=4, value=1.0)]
     climb = list(objective_evaluations(climbing, config))
     assert climb == [Evaluation(update=update, value=update / 4) for update in (1, 2, 3, 4)]
 

@@ -68,7 +68,7 @@ def test_optuna_knows_what_ended_and_begins_with_what_was_interrupted() -> None:
 
 def test_early_stopping_knows_the_evaluations_of_what_ended() -> None:
     scheduler = make_scheduler(search_of(), [FINISHED, FAILED, CUT])
-    assert scheduler._brackets[0]._rungs == [(9.0, {"a": 0.5}), (3.0, {"a": 0.2}), (1.0, {"a": 0.1})]
+    assert scheduler._brackets[0]._rungs == [(9.0, {}), (3.0, {"a": 0.2}), (1.0, {"a": 0.1})]
     assert make_scheduler(search_of(early_stopping={"enabled": False}), []) is None
 
 
@@ -81,14 +81,17 @@ def test_an_actor_reports_each_evaluation_then_the_end_and_takes_the_next_trial(
 
     def step() -> tuple[Any, ...]:
         result = actor.train()
-        return tuple(result.get(key) for key in ("update", "value", "status", "done"))
+        return tuple(result.get(key) for key in ("update", "rung", "value", "status", "done"))
 
     actor = Actor(config={"point": {"reward.tool_use": 1, "env.levels": 0}})
     steps = [step() for _ in range(10)]
-    assert steps[0] == (1, pytest.approx(0.99 / 9), None, False)  # smoke.yaml's step penalty is not quite the best
-    assert steps[8:] == [(9, pytest.approx(0.99), None, False), (9, pytest.approx(0.99), "finished", True)]
+    assert steps[0] == (1, 1, pytest.approx(0.99 / 9), None, False)  # smoke.yaml's step penalty is not quite the best
+    assert steps[8:] == [
+        (9, None, pytest.approx(0.99), None, False),  # no rung: what is through is not stopped
+        (9, None, pytest.approx(0.99), "finished", True),
+    ]
     actor.reset({"point": {"reward.tool_use": 2, "env.levels": 0}})
-    assert step() == (None, None, "failed", True)
+    assert step() == (None, None, None, "failed", True)
     actor.stop()
 
 
