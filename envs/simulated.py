@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from envs.jsontext import canonical, compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, render_error
 from envs.schema import Toolbox
-from envs.simulator import Simulator
+from envs.simulator import HeldSimulator, Simulator
 
 
 class SimulatedEnv:
@@ -50,6 +51,7 @@ class SimulatedEnv:
         return self._toolbox.specs
 
     async def reset(self, task: Task, *, rollout_seed: int) -> None:
+        await self.close()
         self._task = task
         self._outcome = None
         self._simulator = self._start(task)
@@ -89,8 +91,10 @@ class SimulatedEnv:
         if fails:
             return _failed(item, "transient", seconds=seconds), render_error(TRANSIENT)
         result = self._simulator.call(item.name, item.arguments)
+        if inspect.isawaitable(result):
+            result = await result
         if result.error is not None:
-            return _failed(item, "tool", tags=result.tags, seconds=seconds), render_error(result.error)
+            return _failed(item, result.kind, tags=result.tags, seconds=seconds), render_error(result.error)
         call = ToolCall(
             name=item.name, arguments=item.arguments, ok=True, repairs=item.repairs, tags=result.tags, seconds=seconds
         )
@@ -111,6 +115,8 @@ class SimulatedEnv:
         return self._simulator.verdict() if self._outcome is None else self._outcome
 
     async def close(self) -> None:
+        if self._task is not None and isinstance(self._simulator, HeldSimulator):
+            await self._simulator.close()
         self._task = None
 
     def _require_task(self) -> Task:

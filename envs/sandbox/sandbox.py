@@ -3,7 +3,7 @@
     sandbox = open_sandbox(section)          # proves that the jail holds, or raises
     session = sandbox.session(World(files={"a.csv": "n\n1\n"}))
     reply = await session.run("python", "print(6 * 7)")      # Reply(kind="ok", text="42", ...)
-    await session.close()
+    session.close()
 
 A session is cheap (a few forks), complete (its processes, files and variables end with it) and replaceable: when a call kills its
 interpreter, that call is answered with the reason and the next one finds a fresh session. The worker ends with its owner.
@@ -101,11 +101,16 @@ class Sandbox:
         if backend != "rlimit":
             self._probe()
 
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """What its sessions can run."""
+        return ("python", "sql", "shell") if self._section.shell else ("python", "sql")
+
     def session(self, world: World) -> Session:
         """A session that begins with its first call."""
         limits = self._section.model_dump(exclude={"backend", "shell"})
         opening = {"limits": limits, "files": dict(world.files), "script": world.script, "seed": world.seed}
-        return Session(self._connect, opening=opening, patience_s=self._section.wall_s + _START_S)
+        return Session(self._connect, tools=self.tools, opening=opening, patience_s=self._section.wall_s + _START_S)
 
     def close(self) -> None:
         """End the worker and all of its sessions."""

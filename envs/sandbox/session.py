@@ -20,24 +20,36 @@ class Session:
 
     Args:
         connect: makes a channel to a fresh session.
+        tools: names of those that it may run.
         opening: the first frame: limits, files, script, seed.
         patience_s: for a reply; the guard keeps to the limits, so this ends only a session whose guard does not answer.
     """
 
-    def __init__(self, connect: Callable[[], socket.socket], *, opening: Mapping[str, Any], patience_s: float) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], socket.socket],
+        *,
+        tools: tuple[str, ...],
+        opening: Mapping[str, Any],
+        patience_s: float,
+    ) -> None:
         self._connect = connect
+        self._tools = tools
         self._opening = dict(opening)
         self._patience_s = patience_s
         self._channel: socket.socket | None = None
 
     async def run(self, tool: str, text: str) -> Reply:
-        """Run `text` with `tool` ('python', 'sql' or 'shell').
+        """Run `text` with `tool`.
 
         A reply that is `lost` ended the session; the next call begins another.
 
         Raises:
+            ValueError: the sandbox has no such tool.
             EnvironmentFault: no session can be begun, or its guard does not answer.
         """
+        if tool not in self._tools:
+            raise ValueError(f"the sandbox has the tools {', '.join(self._tools)}, not {tool!r}")
         channel = self._opened()
         loop = asyncio.get_running_loop()
         try:
@@ -59,7 +71,7 @@ class Session:
         """As `run`, outside of an event loop."""
         return asyncio.run(self.run(tool, text))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the session's processes; repeated calls are harmless."""
         self._drop()
 
