@@ -24,7 +24,8 @@ PEOPLE = ("ada", "bela", "cleo", "dora", "emil", "finn", "gina", "hugo")
 #: The table of people, its key, and the column of the other tables that refers to it.
 PEOPLE_TABLE, NAME, PERSON = "people", "name", "person"
 
-#: A number in a table is one of these; so every answer is between 0 and `LARGEST`.
+#: A number in a table is one of these.
 VALUES = range(1, 41)
 ROWS = 16
-LARGEST = ROWS * VALUES[-1]
+#: An answer lies between these.
+SMALLEST, LARGEST = 11, ROWS * VALUES[-1]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.base import TRAIN, VAL
-from envs.code.names import GROUPS, LABELS, NAME, NUMBERS, PEOPLE, PEOPLE_TABLE, PERSON, ROWS, TABLES, VALUES
+from envs.code.names import GROUPS, LABELS, NAME, NUMBERS, PEOPLE, PEOPLE_TABLE, PERSON, ROWS, SMALLEST, TABLES, VALUES
 from envs.code.tables import EXTREMES, Measure, Table
 from envs.noise import uniform
 
@@ -66,7 +66,7 @@ class Question:
 
     Attributes:
         tables: name -> table, `people` last.
-        answer: in [1, LARGEST].
+        answer: in [SMALLEST, LARGEST], and not the bound of `measure`: no number that a program holds for another reason.
     """
 
     shape: Shape
@@ -107,7 +107,9 @@ def _draw(rng: random.Random, split: str, shape: Shape) -> Question | None:
     if measure.function == "median" and any(len(values) % 2 == 0 for values in groups.values()):
         return None
     answer = measure.result(tables)
-    return Question(shape=shape, tables=tables, measure=measure, answer=answer) if answer > 0 else None
+    if answer < SMALLEST or (measure.above is not None and answer == measure.above[1]):
+        return None
+    return Question(shape=shape, tables=tables, measure=measure, answer=answer)
 
 
 def _draw_tables(rng: random.Random) -> dict[str, Table]:

@@ -1,7 +1,8 @@
 """python, sql and shell on the tables of one question, and the verdict: the exact number, computed by a call.
 
-The code runs in a sandbox session; the verdict is made here, of the question and of what calls printed. A call counts as having
-computed the answer when it printed it among few words: whoever prints everything has found nothing.
+The code runs in a sandbox session; the verdict is made here, of the question, the programs and what they printed. A call has computed
+the answer when the column in question was named in its session, and it printed the answer among few words without holding it itself:
+whoever prints everything, or a guess, has found nothing.
 """
 
 from __future__ import annotations
@@ -77,15 +78,17 @@ class CodeSimulator:
         relevance, turn = self._log.record(name, arguments)
         if reply.kind != OK:
             return ToolResult(error=_explain(reply), kind=_kind(reply), tags=(IRRELEVANT, turn))
-        if turn == FIRST and not self._shown and self._shows_answer(reply):
+        if turn == FIRST and not self._shown and self._computes_answer(text, reply):
             self._shown, relevance = True, NEEDED
         content = {"output": reply.text} | ({"truncated": True} if reply.truncated else {})
         # To look around is neither needed nor irrelevant.
         return ToolResult(content=content, tags=(NEEDED, turn) if relevance == NEEDED else (turn,))
 
-    def _shows_answer(self, reply: Reply) -> bool:
-        words = re.findall(r"[^\s|,;()\[\]'\"]+", reply.text)
-        return len(words) <= _FEW_WORDS and str(self._question.answer) in words
+    def _computes_answer(self, text: str, reply: Reply) -> bool:
+        """Whether the call of program `text` did; it is the last of `_calls`."""
+        answer, printed = str(self._question.answer), _words(reply.text)
+        named = any(self._question.measure.column in _words(program) for _, program in self._calls)
+        return named and len(printed) <= _FEW_WORDS and answer in printed and answer not in _words(text)
 
     async def _ready(self) -> Session:
         """The session, in which all calls since its beginning have been made."""
@@ -118,6 +121,10 @@ class CodeSimulator:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
 
 
 def _explain(reply: Reply) -> str:

@@ -145,6 +145,8 @@ class Sandbox:
         except EnvironmentFault as error:
             self.close()
             raise BackendError(str(error)) from error
+        finally:
+            session.close()
         if reply.kind != "ok" or reply.text:
             self.close()
             raise BackendError(f"a test program ended with {reply.kind!r} and reached {reply.text.split() or 'nothing'}")
