@@ -19,8 +19,8 @@ FIRST, REPEAT = "first", "repeat"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool returned: `content` (plain JSON values), or `error`, a short text, and its `kind` as in `ToolCall.error`. `tags` are
-    for the reward."""
+    """What a tool returned: `content` (plain JSON values), or `error`, a short text, with its `kind` as in `ToolCall.error`.
+    `tags` are for the reward."""
 
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from envs.base import Solution, SolutionStep, ToolSpec
 from envs.code.names import GROUPS, LABELS, LARGEST, NAME, NUMBERS, PEOPLE, PEOPLE_TABLE, PERSON, TABLES
 from envs.code.programs import solving_calls
-from envs.code.question import LEVELS, Question, build_question
+from envs.code.question import DEEP, LEVELS, Question, build_question
 from envs.code.simulator import ERRORS, SHELL, TOOLS, CodeSimulator
 from envs.code.tables import EXTREMES, FUNCTIONS
 from envs.jsontext import compact
@@ -63,10 +63,12 @@ class CodeFamily:
         yield from map(str, range(LARGEST + 1))
         yield from map(render_error, (*ERRORS, *_COMMON_ERRORS))
         yield from (compact({"output": text}) for text in ("", "1"))
-        for level in LEVELS["deep"]:
-            yield prompt(build_question(split="deep", level=level, seed=0))
-        schema = "\n".join(table.sql().split(";")[0] for table in _example().tables.values())
-        yield compact({"output": schema})
+        for level in LEVELS[DEEP]:
+            example = build_question(split=DEEP, level=level, seed=0)
+            yield prompt(example)
+            yield from (compact(dict(call.arguments)) for call in solving_calls(example))
+            schema = "\n".join(table.sql().split(";")[0] for table in example.tables.values())
+            yield compact({"output": schema})
 
 
 def prompt(question: Question) -> str:
@@ -82,10 +84,6 @@ def prompt(question: Question) -> str:
         return f"What is the {measure.extreme} {text} for any {measure.label}{owner}?"
     joint = f"for {PEOPLE_TABLE} whose" if measure.joined else "where" if measure.above is None else "and"
     return f"What is the {text} {joint} {measure.label} is {measure.value}?"
-
-
-def _example() -> Question:
-    return build_question(split="train", level=5, seed=0)
 
 
 def _solve(question: Question) -> Solution:

@@ -1,8 +1,8 @@
 """python, sql and shell on the tables of one question, and the verdict: the exact number, computed by a call.
 
-The code runs in a sandbox session; the verdict is made here, of the question, the programs and what they printed. A call has computed
-the answer when the column in question was named in its session, and it printed the answer among few words without holding it itself:
-whoever prints everything, or a guess, has found nothing.
+The code runs in a sandbox session; the verdict is made here, of the question, the programs and what they printed. A call has
+computed the answer when the column in question was named in its session, and it printed the answer among few words without
+holding it itself: whoever prints everything, or a guess, has found nothing.
 """
 
 from __future__ import annotations

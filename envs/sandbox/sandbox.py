@@ -5,8 +5,8 @@
     reply = await session.run("python", "print(6 * 7)")      # Reply(kind="ok", text="42", ...)
     session.close()
 
-A session is cheap (a few forks), complete (its processes, files and variables end with it) and replaceable: when a call kills its
-interpreter, that call is answered with the reason and the next one finds a fresh session. The worker ends with its owner.
+A session is cheap (three forks), complete (its processes, files and variables end with it) and replaceable: when a call kills
+its interpreter, that call is answered with the reason and the next one finds a fresh session. The worker ends with its owner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ JAILS = ("namespaces", "landlock")
 
 _PROJECT = Path(__file__).resolve().parent.parent.parent
 # The folder is on the path only while our own modules are imported: jailed code shall not find it there.
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from envs.sandbox.worker import launcher; del sys.path[0]; launcher.main()"
+_START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from envs.sandbox.worker import launcher
+del sys.path[0]
+launcher.main()
+"""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 _START_S = 60.0
 _STOP_S = 5.0
@@ -106,6 +112,11 @@ class Sandbox:
         """What its sessions can run."""
         return ("python", "sql", "shell") if self._section.shell else ("python", "sql")
 
+    @property
+    def worker_pid(self) -> int:
+        """Pid of its first process; all others descend from it."""
+        return self._worker.pid
+
     def session(self, world: World) -> Session:
         """A session that begins with its first call."""
         limits = self._section.model_dump(exclude={"backend", "shell"})
@@ -171,8 +182,10 @@ class _Worker:
                 cwd="/",
                 env=_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt from the terminal is for the owner, whose end is the worker's
             )
         self._control = ours
+        self.pid = process.pid
         self.close = weakref.finalize(self, _stop, process, ours, self._owner)
         if (problem := _greeting(ours)) is not None:
             self.close()
@@ -239,6 +252,7 @@ def open_sandbox(section: SandboxSection) -> Sandbox:
         logger.log(level, "code runs in the sandbox backend %r%s", backend, " without a jail" if backend == "rlimit" else "")
         return sandbox
     raise ConfigError(
-        f"env.sandbox.backend {section.backend!r} does not work on this machine ({'; '.join(problems)}); allow unprivileged user "
-        "namespaces, or use Linux 6.12 or newer with Landlock, or run trusted code without a jail: env.sandbox.backend=rlimit"
+        f"env.sandbox.backend {section.backend!r} does not work on this machine ({'; '.join(problems)}); allow unprivileged "
+        "user namespaces, or use Linux 6.12 or newer with Landlock, or run trusted code without a jail: "
+        "env.sandbox.backend=rlimit"
     )

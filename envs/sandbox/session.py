@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -48,16 +49,14 @@ class Session:
             ValueError: the sandbox has no such tool.
             EnvironmentFault: no session can be begun, or its guard does not answer.
         """
-        if tool not in self._tools:
-            raise ValueError(f"the sandbox has the tools {', '.join(self._tools)}, not {tool!r}")
-        channel = self._opened()
+        channel = self._opened(tool)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._patience_s):
                 await loop.sock_sendall(channel, wire.encode({"tool": tool, "text": text}))
                 header = await _exactly(loop, channel, wire.HEADER.size)
                 body = await _exactly(loop, channel, wire.body_length(header))
-            return self._settle(_read(body))
+            return self._settle(_read(wire.decode(body)))
         except ConnectionError:
             return self._settle(_GONE)
         except (TimeoutError, wire.FrameError) as error:
@@ -68,14 +67,26 @@ class Session:
             raise
 
     def run_blocking(self, tool: str, text: str) -> Reply:
-        """As `run`, outside of an event loop."""
-        return asyncio.run(self.run(tool, text))
+        """As `run`, for the first call of a session, without an event loop."""
+        channel = self._opened(tool)
+        channel.setblocking(True)
+        channel.sendall(wire.encode({"tool": tool, "text": text}))
+        if not select.select([channel], [], [], self._patience_s)[0]:
+            raise EnvironmentFault(f"the sandbox's guard does not answer within {self._patience_s:g} s")
+        try:
+            message = wire.receive(channel.fileno())
+        except (OSError, wire.FrameError):
+            message = None
+        channel.setblocking(False)
+        return self._settle(_GONE if message is None else _read(message))
 
     def close(self) -> None:
         """End the session's processes; repeated calls are harmless."""
         self._drop()
 
-    def _opened(self) -> socket.socket:
+    def _opened(self, tool: str) -> socket.socket:
+        if tool not in self._tools:
+            raise ValueError(f"the sandbox has the tools {', '.join(self._tools)}, not {tool!r}")
         if self._channel is None:
             channel = self._connect()
             try:
@@ -108,8 +119,7 @@ async def _exactly(loop: asyncio.AbstractEventLoop, channel: socket.socket, size
     return data
 
 
-def _read(body: bytes) -> Reply:
-    message = wire.decode(body)
+def _read(message: dict[str, Any]) -> Reply:
     kind, text = message.get("kind"), message.get("text")
     if kind not in KINDS or not isinstance(text, str):
         raise wire.FrameError("not a reply")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import time
@@ -45,19 +46,23 @@ class InterpreterProcess:
     def call(self, tool: str, text: str) -> Reply:
         """Run one call. A reply that is `lost` was the interpreter's last.
 
+        Every request carries a new mark, which its answer repeats: an answer that comes late, or that the code has left in the
+        pipe for a later request, is none.
+
         Raises:
             OwnerGone: nobody waits for the reply.
         """
-        if self._pending():
-            return self._lose(PROTOCOL)
+        if select.select([self._answers], [], [], 0)[0]:  # it said something unasked, or is gone
+            return self._lose(PROTOCOL if os.read(self._answers, 1) else CRASH)
         try:
             self._signal(signal.SIGCONT)
-            wire.send(self._requests, {"tool": tool, "text": text})
+            mark = secrets.token_hex(4)
+            wire.send(self._requests, {"mark": mark, "tool": tool, "text": text})
         except OSError:
             return self._lose(CRASH)
-        reply = self._wait()
+        reply = self._wait(mark.encode())
         self._signal(signal.SIGSTOP)
-        return self._lose(PROTOCOL) if not reply.lost and self._pending() else reply
+        return reply
 
     def kill(self) -> None:
         """End it."""
@@ -65,7 +70,7 @@ class InterpreterProcess:
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def _wait(self) -> Reply:
+    def _wait(self, mark: bytes) -> Reply:
         began, cpu_began = time.monotonic(), self._cpu()
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
@@ -83,24 +88,20 @@ class InterpreterProcess:
                 data += part
                 if not part:
                     return self._lose(CRASH)
-                if (reply := self._read(data)) is not None:
+                if (reply := self._read(data, mark)) is not None:
                     return reply
 
-    def _read(self, data: bytes) -> Reply | None:
+    def _read(self, data: bytes, mark: bytes) -> Reply | None:
         """The reply in `data`, None while it is incomplete."""
         size = interpreter.ANSWER.size
         if len(data) < size:
             return None
-        status, truncated, length = interpreter.ANSWER.unpack(data[:size])
-        if status not in _KINDS or length > self._limits.output_bytes or len(data) > size + length:
+        answered, status, truncated, length = interpreter.ANSWER.unpack(data[:size])
+        if answered != mark or status not in _KINDS or length > self._limits.output_bytes or len(data) > size + length:
             return self._lose(PROTOCOL)
         if len(data) < size + length:
             return None
         return Reply(kind=_KINDS[status], text=data[size:].decode(errors="replace"), truncated=truncated)
-
-    def _pending(self) -> bool:
-        """Whether it has said anything unasked."""
-        return bool(select.select([self._answers], [], [], 0)[0])
 
     def _cpu(self) -> float:
         """Seconds of processor time that it has used; infinite once it is gone."""
@@ -118,13 +119,12 @@ class InterpreterProcess:
             os.kill(self.pid, sig)
 
 
-def _become_interpreter(
-    jail: Jail, limits: Limits, guard: int, requests: int, answers: int, script: str, seed: int
-) -> None:
+def _become_interpreter(jail: Jail, limits: Limits, guard: int, requests: int, answers: int, script: str, seed: int) -> None:
     """The child's life. It never returns into the guard's code."""
     status = 1
     with suppress(BaseException):
         silence(requests, answers)
+        os.setsid()  # a process group of its own: it has nobody else to signal
         kernel.die_with_parent(guard)
         engine = interpreter.Interpreter(script=script, seed=seed, output_bytes=limits.output_bytes)
         jail.confine(limits, processes=False)

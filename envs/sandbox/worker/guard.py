@@ -40,9 +40,7 @@ def _answer_calls(channel: int, jail: Jail, limits: Limits, interpreter: Interpr
         interpreter.kill()
 
 
-def _answer(
-    request: dict[str, Any], channel: int, jail: Jail, limits: Limits, interpreter: InterpreterProcess
-) -> Reply:
+def _answer(request: dict[str, Any], channel: int, jail: Jail, limits: Limits, interpreter: InterpreterProcess) -> Reply:
     if request["tool"] == "shell":
         return shell.run(request["text"], jail, limits, channel)
     return interpreter.call(request["tool"], request["text"])

@@ -15,8 +15,8 @@ import struct
 import sys
 from typing import Any
 
-#: Status, truncated, bytes of text.
-ANSWER = struct.Struct(">c?I")
+#: Mark of the request that it answers, status, truncated, bytes of text.
+ANSWER = struct.Struct(">8sc?I")
 OK, FAILED, NO_MEMORY = b"o", b"f", b"m"
 _SOURCE = "<code>"
 _LONGEST_MESSAGE = 200
@@ -65,7 +65,7 @@ class Interpreter:
         self._namespace: dict[str, Any] = {"__name__": "__main__", "db": self._database}
         random.seed(seed)
 
-    def answer(self, tool: str, text: str) -> bytes:
+    def answer(self, mark: bytes, tool: str, text: str) -> bytes:
         """Run a call and encode what to show."""
         output = CappedText(self._output_bytes)
         sys.stdout = sys.stderr = output
@@ -81,7 +81,7 @@ class Interpreter:
             status, shown = FAILED, _explain(error)
         body = (shown if status == FAILED else output.text).encode(errors="replace")
         kept = body[: self._output_bytes].decode(errors="ignore").encode()
-        return ANSWER.pack(status, output.truncated or len(kept) < len(body), len(kept)) + kept
+        return ANSWER.pack(mark, status, output.truncated or len(kept) < len(body), len(kept)) + kept
 
     def _query(self, text: str, output: CappedText) -> None:
         for row in self._database.execute(text):
@@ -95,7 +95,7 @@ def serve(requests: int, answers: int, interpreter: Interpreter) -> None:
     from envs.sandbox import wire
 
     while (request := wire.receive(requests)) is not None:
-        wire.write_all(answers, interpreter.answer(request["tool"], request["text"]))
+        wire.write_all(answers, interpreter.answer(request["mark"].encode(), request["tool"], request["text"]))
 
 
 def preload() -> None:
@@ -118,10 +118,10 @@ def preload() -> None:
 
 def _explain(error: BaseException) -> str:
     """The error's kind, message and line."""
-    message = " ".join(str(error).split())[:_LONGEST_MESSAGE]
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _line(error)
+    message, line = (error.msg, error.lineno) if isinstance(error, SyntaxError) else (str(error), _line(error))
+    message = " ".join(message.split())[:_LONGEST_MESSAGE]
     text = type(error).__name__ + (f": {message}" if message else "")
-    return text if line is None or "line" in message else f"{text}, line {line}"
+    return text if line is None else f"{text}, line {line}"
 
 
 def _line(error: BaseException) -> int | None:

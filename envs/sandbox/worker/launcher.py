@@ -59,6 +59,7 @@ def _jail(options: dict[str, object]) -> Jail:
 def _be_zygote(control: int, jail: Jail) -> None:
     """Never returns."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions that end leave no zombies
     try:
         jail.build()
         interpreter.preload()
@@ -82,19 +83,12 @@ def _fork_sessions(control: int, jail: Jail) -> None:
                 if jail.fork():
                     _be_guard(channel, jail)
                 os.close(channel)
-            _reap()
 
 
 def _be_guard(channel: int, jail: Jail) -> None:
     """Never returns."""
     with suppress(BaseException):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         guard.close_all_but(channel)
         guard.serve(channel, jail)
     os._exit(0)
-
-
-def _reap() -> None:
-    """Collect the sessions that have ended."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass

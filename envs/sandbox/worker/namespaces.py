@@ -38,14 +38,11 @@ class NamespaceJail:
     def spawn(self) -> int:
         kernel.machine()
         self._unshare()
-        launcher = os.getpid()
         # Kept from before the root changes: a fresh procfs may not be mounted in every container.
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         child = os.fork()
         if child == 0:
             kernel.die_with_parent(0)
-        else:
-            assert launcher == os.getpid()
         return child
 
     def _unshare(self) -> None:
@@ -55,6 +52,7 @@ class NamespaceJail:
         ready_read, ready_write = os.pipe()
         writer = os.fork()
         if writer == 0:
+            os.close(ready_write)
             os._exit(self._write_maps(own, user, gid, ready_read))
         try:
             kernel.unshare(_OTHERS | kernel.NEWNET | kernel.NEWUTS | kernel.NEWCGROUP)
@@ -97,21 +95,18 @@ class NamespaceJail:
         kernel.restrict_mount("/", kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID)
 
     def fork(self) -> bool:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
+        if os.fork():
             return False
         try:
-            user = self._enter_session()
+            self._enter_session()
+            guard = os.fork() == 0
         except OSError:
             os._exit(1)
-        if os.fork():
+        if not guard:
             os._exit(0)
-        del user
-        os.close(self._proc)
         return True
 
-    def _enter_session(self) -> int:
+    def _enter_session(self) -> None:
         """New namespaces for this process's children, as user 65534, who is the owner's user or, for root, nobody."""
         if self._root_maps:
             os.setgroups([])
@@ -124,7 +119,6 @@ class NamespaceJail:
         self._write_proc("uid_map", f"{_NOBODY} {outer} 1\n")
         self._write_proc("gid_map", f"{_NOBODY} {outer} 1\n")
         self._write_proc("oom_score_adj", "1000")
-        return outer
 
     def _write_proc(self, name: str, text: str) -> None:
         descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=self._proc)
@@ -171,7 +165,7 @@ def _show(root: str, path: str, descriptor: int) -> None:
     """Let `path` of the host appear under the new root: a link as a link, anything else as a read-only mount."""
     target = Path(root + path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    link = os.readlink(f"/proc/self/fd/{descriptor}")
+    link = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     if link != path and path in LIBRARIES + _PROGRAMS:
         target.symlink_to(link)
         return

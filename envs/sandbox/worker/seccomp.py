@@ -1,7 +1,7 @@
 """Which system calls jailed code may make: a seccomp filter, assembled here.
 
-The filter refuses what reaches beyond the process (network, other processes, mounts, keys, kernel interfaces) with EPERM and calls
-newer than the table with ENOSYS, so that a kernel upgrade opens nothing. Foreign architectures end the process.
+The filter refuses what reaches beyond the process (network, other processes, mounts, keys, kernel interfaces) with EPERM, and
+calls newer than the table with ENOSYS, so that a kernel upgrade opens nothing. Foreign architectures end the process.
 """
 
 from __future__ import annotations
