@@ -37,7 +37,7 @@ def run(command: str, jail: Jail, limits: Limits, channel: int) -> Reply:
         data, finished = _collect(output, watch, channel, limits)
     finally:
         with suppress(ProcessLookupError):
-            os.kill(parent, signal.SIGKILL)
+            os.kill(parent, signal.SIGTERM)
         status = os.waitstatus_to_exitcode(os.waitpid(parent, 0)[1])
         os.close(output)
         os.close(watch)
@@ -74,15 +74,18 @@ def _collect(output: int, watch: int, channel: int, limits: Limits) -> tuple[byt
 
 
 def _be_parent(command: str, jail: Jail, limits: Limits, guard: int, write: int) -> None:
-    """Start the shell as pid 1 of a new namespace, wait for it and end as it did."""
+    """Start the shell as pid 1 of a new namespace, wait for it and end as it did; on SIGTERM, end it first."""
     status = 125
     with suppress(BaseException):
         kernel.die_with_parent(guard)
         kernel.unshare(kernel.NEWPID)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         shell = os.fork()
         if shell == 0:
             _be_shell(command, jail, limits, write)
         os.close(write)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(shell, signal.SIGKILL))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         code = os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1])
         status = code if code >= 0 else 128 - code
     os._exit(status)
@@ -90,6 +93,7 @@ def _be_parent(command: str, jail: Jail, limits: Limits, guard: int, write: int)
 
 def _be_shell(command: str, jail: Jail, limits: Limits, write: int) -> None:
     with suppress(BaseException):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.dup2(write, 1)
         os.dup2(write, 2)
         silence(1, 2)
