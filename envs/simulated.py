@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from envs.jsontext import canonical, compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, render_error
 from envs.schema import Toolbox
-from envs.simulator import HeldSimulator, Simulator
+from envs.simulator import Simulator, release, run_tool
 
 
 class SimulatedEnv:
@@ -90,9 +89,7 @@ class SimulatedEnv:
             await asyncio.sleep(seconds)
         if fails:
             return _failed(item, "transient", seconds=seconds), render_error(TRANSIENT)
-        result = self._simulator.call(item.name, item.arguments)
-        if inspect.isawaitable(result):
-            result = await result
+        result = await run_tool(self._simulator, item.name, item.arguments)
         if result.error is not None:
             return _failed(item, result.kind, tags=result.tags, seconds=seconds), render_error(result.error)
         call = ToolCall(
@@ -115,8 +112,8 @@ class SimulatedEnv:
         return self._simulator.verdict() if self._outcome is None else self._outcome
 
     async def close(self) -> None:
-        if self._task is not None and isinstance(self._simulator, HeldSimulator):
-            await self._simulator.close()
+        if self._task is not None:
+            await release(self._simulator)
         self._task = None
 
     def _require_task(self) -> Task:

@@ -29,8 +29,7 @@ class ToolResult:
 
 
 class Simulator(Protocol):
-    """The world of one episode. Pure: no I/O, no clock, no randomness; unless its tools run in another process, which `call`
-    returns an awaitable for, and whose end is a `HeldSimulator`'s."""
+    """The world of one episode. Pure: no I/O, no clock, no randomness; or else a `HeldSimulator` whose calls are awaited."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
         """Run a tool. The arguments are valid by its schema."""
@@ -50,10 +49,22 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class HeldSimulator(Protocol):
-    """A simulator that holds something beyond its memory."""
+    """A simulator that holds something beyond its memory: a session of the sandbox."""
 
     async def close(self) -> None:
         """Release it; the episode is over. Repeated calls are harmless."""
+
+
+async def run_tool(simulator: Simulator, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """Call a tool, and wait for its result if it is not there at once."""
+    result = simulator.call(name, arguments)
+    return result if isinstance(result, ToolResult) else await result
+
+
+async def release(simulator: Simulator) -> None:
+    """Let go of what a simulator holds, if anything."""
+    if isinstance(simulator, HeldSimulator):
+        await simulator.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from envs.observation import render_error
 from envs.sandbox.sandbox import Sandbox, World
 from envs.simulator import Scenario
 
+_SPOKEN = {"spread": "max minus min"}
 #: Errors of Python and SQL that are common enough to be words of a small model.
 _COMMON_ERRORS = (
     "NameError: name 'rows' is not defined, line 1",
@@ -57,7 +58,7 @@ class CodeFamily:
         )
 
     def texts(self) -> Iterator[str]:
-        yield from (*TABLES, *NUMBERS, *FUNCTIONS, *EXTREMES, *PEOPLE, PEOPLE_TABLE, NAME, PERSON)
+        yield from (*TABLES, *NUMBERS, *FUNCTIONS, *_SPOKEN.values(), *EXTREMES, *PEOPLE, PEOPLE_TABLE, NAME, PERSON)
         for label, values in (LABELS | GROUPS).items():
             yield from (label, *values)
         yield from map(str, range(LARGEST + 1))
@@ -74,7 +75,7 @@ class CodeFamily:
 def prompt(question: Question) -> str:
     """The question in words; it names the table unless that is to be discovered."""
     measure = question.measure
-    text = f"{measure.function} of {measure.column}"
+    text = f"{_SPOKEN.get(measure.function, measure.function)} of {measure.column}"
     if not question.shape.discovery:
         text += f" in {measure.table}"
     if measure.above is not None:

@@ -135,5 +135,5 @@ def _explain(reply: Reply) -> str:
 
 
 def _kind(reply: Reply) -> str:
-    """What went wrong, as `ToolCall.error` says it."""
-    return {EXCEPTION: "tool", PROTOCOL: CRASH}.get(reply.kind, reply.kind)
+    """What went wrong, as `ToolCall.error` says it; 'timeout' there is the world's fault."""
+    return {EXCEPTION: "tool", TIMEOUT: "overtime", PROTOCOL: CRASH}.get(reply.kind, reply.kind)

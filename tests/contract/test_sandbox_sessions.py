@@ -105,7 +105,9 @@ async def test_sessions_run_side_by_side(sandbox):
 async def test_code_rests_between_calls(sandbox):
     """A timer of the code's own does not run on while the model thinks."""
     session = sandbox.session(World())
-    code = "import signal; n = 0\ndef f(*_):\n global n\n n += 1\nsignal.signal(signal.SIGALRM, f)\nsignal.setitimer(0, .01, .01)"  # fmt: skip
+    code = (
+        "import signal; n = 0\ndef f(*_):\n global n\n n += 1\nsignal.signal(signal.SIGALRM, f); signal.setitimer(0, .01, .01)"
+    )
     assert await session.run("python", code) == ok("")
     await asyncio.sleep(0.5)
     reply = await session.run("python", "print(n)")

@@ -20,10 +20,11 @@ from envs.registry import FAMILIES, load_source
 from envs.vocabulary import split_words
 
 SPLITS = ("train", "val", "comp", "deep")
-TASKS = 500
-#: Families whose calls run in the sandbox: some hundred times as slow, so most of their tasks are left to `-m slow`.
-SANDBOXED = {"code"}
-FEW = 4
+#: Tasks of each family, level and split.
+FEW, MANY = 40, 500
+COUNTS = [FEW, pytest.param(MANY, marks=pytest.mark.slow)]
+#: Families whose calls run in the sandbox, some hundred times as slow: so many tasks of theirs are few.
+SANDBOXED = {"code": 4}
 
 
 def noisy(family: str) -> TaskSource:
@@ -33,20 +34,13 @@ def noisy(family: str) -> TaskSource:
 
 SOURCES = {family: noisy(family) for family in FAMILIES}
 CASES = [(family, split, level) for family, source in SOURCES.items() for split in SPLITS for level in source.levels(split)]
-#: With the number of tasks.
-COUNTED = [
-    *((*case, FEW if case[0] in SANDBOXED else TASKS) for case in CASES),
-    *(pytest.param(*case, TASKS, marks=pytest.mark.slow) for case in CASES if case[0] in SANDBOXED),
-]
 
 
 def tasks_of(source: TaskSource, split: str, level: int, count: int) -> list[Task]:
     rng = random.Random(f"{split} {level}")
+    if count < MANY:
+        count = min(count, SANDBOXED.get(source.family, count))
     return [source.sample(rng, split=split, level=level) for _ in range(count)]
-
-
-def some_tasks(source: TaskSource, split: str, level: int, count: int) -> list[Task]:
-    return tasks_of(source, split, level, min(count, FEW) if source.family in SANDBOXED else count)
 
 
 async def played(source: TaskSource, task: Task, agent: Agent, **options: int) -> Episode:
@@ -63,18 +57,22 @@ async def outcomes(source: TaskSource, tasks: list[Task], agent_of) -> list[floa
     return found
 
 
-@pytest.mark.parametrize(("family", "split", "level", "count"), COUNTED)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
 async def test_the_oracle_always_succeeds(family, split, level, count):
     source = SOURCES[family]
     oracle = OracleAgent(source)
-    assert await outcomes(source, tasks_of(source, split, level, count), lambda _: oracle) == [1.0] * count
+    tasks = tasks_of(source, split, level, count)
+    assert await outcomes(source, tasks, lambda _: oracle) == [1.0] * len(tasks)
 
 
-@pytest.mark.parametrize(("family", "split", "level", "count"), COUNTED)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
 async def test_a_random_agent_hardly_ever_succeeds(family, split, level, count):
     source = SOURCES[family]
     agent = RandomAgent(source, seed=1)
-    assert sum(await outcomes(source, tasks_of(source, split, level, count), lambda _: agent)) / count < 0.05
+    tasks = tasks_of(source, split, level, count)
+    assert sum(await outcomes(source, tasks, lambda _: agent)) / len(tasks) < 0.05
 
 
 def answer_at_once(source: TaskSource, task: Task) -> list[str]:
@@ -119,7 +117,8 @@ def calls_of(source: TaskSource, task: Task) -> list[str]:
 HACKS = [answer_at_once, answer_the_start, echo, dump_everything, repeat_a_call, several_answers, stop_halfway]
 
 
-@pytest.mark.parametrize(("family", "split", "level", "count"), COUNTED)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("family", "split", "level"), CASES)
 async def test_hacks_never_succeed(family, split, level, count):
     source = load_source(EnvSection(name=family, levels=(1,), transient_failure_rate=0.0))
     env = source.make_env()
@@ -135,7 +134,7 @@ async def test_hacks_never_succeed(family, split, level, count):
 @pytest.mark.parametrize(("family", "split", "level"), CASES)
 async def test_two_runs_with_one_seed_are_identical(family, split, level):
     first, second = noisy(family), noisy(family)
-    for number, task in enumerate(some_tasks(first, split, level, 20)):
+    for number, task in enumerate(tasks_of(first, split, level, 20)):
         runs = [
             await played(source, source.get(task.task_id), RandomAgent(source, seed=3), rollout_seed=number, max_turns=20)
             for source in (first, second)
@@ -169,7 +168,7 @@ async def test_interleaved_siblings_do_not_influence_each_other(family, split, l
     async def stay():
         return
 
-    for task in some_tasks(source, split, level, 5)[: 1 if family in SANDBOXED else None]:
+    for task in tasks_of(source, split, level, 5)[: 1 if family in SANDBOXED else None]:
         together = await asyncio.gather(*(episode(task, seed, switch) for seed in range(8)))
         alone = [await episode(task, seed, stay) for seed in range(8)]
         assert together == alone
@@ -178,7 +177,7 @@ async def test_interleaved_siblings_do_not_influence_each_other(family, split, l
 @pytest.mark.parametrize(("family", "split", "level"), CASES)
 async def test_a_restored_episode_goes_on_as_the_original_did(family, split, level):
     source = SOURCES[family]
-    for number, task in enumerate(some_tasks(source, split, level, 20)):
+    for number, task in enumerate(tasks_of(source, split, level, 20)):
         texts = calls_of(source, task)
         env, copy = source.make_env(), source.make_env()
         await env.reset(task, rollout_seed=number)
