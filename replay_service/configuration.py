@@ -33,9 +33,3 @@ def encode(settings: ReplaySettings) -> bytes:
             }
         )
     )
-
-
-def flow_of(blob: bytes) -> tuple[int, int]:
-    """(warmup_steps, update_frequency) in a blob."""
-    stored = msgpack.unpackb(blob)
-    return stored["warmup"], stored["freq"]

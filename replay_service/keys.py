@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from replay_service import scripts
+
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
 
@@ -38,33 +40,17 @@ class Keys:
         return self._key("m")
 
     @property
-    def never_sampled(self) -> str:
-        """Sampling index of the groups without a use."""
-        return self._key("new")
-
-    @property
-    def sampled(self) -> str:
-        """Sampling index of the groups with a use."""
-        return self._key("clk")
-
-    @property
-    def versions(self) -> str:
-        """Policy version -> number of groups."""
-        return self._key("vh")
-
-    @property
-    def leases(self) -> str:
-        """Batch -> end of its lease."""
-        return self._key("ls")
-
-    @property
     def garbage(self) -> str:
         """Groups whose payload on another server may be deleted."""
         return self._key("gc")
 
-    def payload(self, group_id: str) -> str:
+    def incoming(self, group_id: str) -> bytes:
+        """Payload of one group until it is indexed."""
+        return scripts.raw(self._key(f"in:{group_id}"))
+
+    def payload(self, group_id: str) -> bytes:
         """Payload of one group."""
-        return self._key(f"g:{group_id}")
+        return scripts.raw(self._key(f"g:{group_id}"))
 
     @property
     def everything(self) -> str:

@@ -38,10 +38,10 @@ class OpenPool:
         return self.ask(lambda: [self._index.script(name, self._keys.state, packed)])[0]
 
     def ask(self, question: Callable[[], list[Any]]) -> list[Any]:
-        """The answers of `question`, which runs scripts and may be repeated."""
+        """The answers of `question`, which runs scripts and may be repeated; errors may be among them."""
         self.open()
         answers = question()
-        if all(answer[b"status"] != b"unconfigured" for answer in answers):
+        if not any(_is_unconfigured(answer) for answer in answers):
             return answers
         self.forget()
         self.open()
@@ -77,3 +77,7 @@ class OpenPool:
     def forget(self) -> None:
         """Open again before the next script."""
         self._ready = False
+
+
+def _is_unconfigured(answer: Any) -> bool:
+    return isinstance(answer, Mapping) and answer[b"status"] == b"unconfigured"
