@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Iterator
 
 import redis
+
+_ASK_EVERY_S = 30.0
 
 
 class ClusterNodes:
@@ -18,20 +23,22 @@ class ClusterNodes:
         self._lock = threading.Lock()
         self._home = home
         self._clients = {_place(home): home}
-        self._asked: redis.Redis | None = None
+        self._ask_at = 0.0
 
     def learn(self, client: redis.Redis) -> None:
-        """Ask a node that answers for the others; only once for as long as the pool stays there."""
-        if self._asked is client:
+        """Ask a node that answers for the others, if it is time to: nodes join and leave."""
+        if time.monotonic() < self._ask_at:
             return
-        self._asked = client
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
         try:
-            ranges = client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
-        except redis.RedisError:  # no cluster, no right to ask, or gone again: then what is known must do
+            table = client.execute_command("CLUSTER", "NODES")  # type: ignore[no-untyped-call]
+        except redis.ResponseError:  # no cluster, or no right to ask: then what MOVED tells must do
+            self._ask_at = math.inf
+        except redis.RedisError:  # gone again: the operation has its answer, the next one will notice
             return
-        for _, _, *nodes in ranges:
-            for host, port, *_ in nodes:
-                self.at(client, (host or b"").decode(), port)
+        else:
+            for host, port in _places(table.decode()):
+                self.at(client, host, port)
 
     def at(self, client: redis.Redis, host: str, port: int) -> redis.Redis:
         """The client of a node; an empty host means that of `client`."""
@@ -61,3 +68,12 @@ class ClusterNodes:
 def _place(client: redis.Redis) -> tuple[str, int]:
     access = client.connection_pool.connection_kwargs
     return access.get("host", "localhost"), access.get("port", 6379)
+
+
+def _places(table: str) -> Iterator[tuple[str, int]]:
+    """Host and port of each line of CLUSTER NODES: ``id host:port@busport[,name] flags ...``."""
+    for line in table.splitlines():
+        _, place, flags, *_ = line.split()
+        host, _, port = place.partition("@")[0].rpartition(":")
+        if not {"noaddr", "handshake", "fail"} & set(flags.split(",")):
+            yield host, int(port)
