@@ -29,4 +29,5 @@ def address(url: str) -> str:
     # The @ behind a password with a slash, a question mark or a hash in it ends up beyond the host.
     if "@" in parts.path + parts.query + parts.fragment:
         raise ReplayError(_MALFORMED)
-    return f"{parts.scheme}://{host or 'localhost'}:{port or 6379}"
+    shown = f"[{host}]" if host and ":" in host else host or "localhost"
+    return f"{parts.scheme}://{shown}:{port or 6379}"

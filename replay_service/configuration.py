@@ -28,7 +28,7 @@ def encode(settings: ReplaySettings) -> bytes:
                 "warmup": settings.warmup_steps,
                 "freq": settings.update_frequency,
                 "ahead": settings.max_ahead,
-                "lease_ms": int(settings.lease_s * 1000),
+                "lease_ms": max(1, int(settings.lease_s * 1000)),
                 "remember": 1024 + 2 * settings.capacity,
             }
         )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from cacherl.replay_settings import check_namespace
 from replay_service import scripts
-
-_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +19,7 @@ class Keys:
     namespace: str
 
     def __post_init__(self) -> None:
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise ValueError(
-                f"namespace {self.namespace!r} must be letters, digits and _ . : - and start with one of the former"
-            )
+        check_namespace(self.namespace)
 
     def _key(self, name: str) -> str:
         return f"{{{self.namespace}}}:{name}"
