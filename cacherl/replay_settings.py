@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, get_args
 
+from cacherl.errors import ConfigError
+
 Eviction = Literal["oldest", "stalest", "divergent", "utility"]
 ImportanceBase = Literal["probability", "inclusion"]
 
@@ -150,9 +152,9 @@ class ReplaySettings:
 
 
 def check_namespace(namespace: str) -> None:
-    """Raise `ValueError` unless a namespace is letters, digits and ``_ . : -`` and starts with one of the former."""
+    """Raise `ConfigError` unless a namespace is letters, digits and ``_ . : -`` and starts with one of the former."""
     if not _NAMESPACE.fullmatch(namespace):
-        raise ValueError(f"namespace {namespace!r} must be letters, digits and _ . : - and start with one of the former")
+        raise ConfigError(f"namespace {namespace!r} must be letters, digits and _ . : - and start with one of the former")
 
 
 def without_password(url: str) -> str:

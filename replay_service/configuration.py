@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgpack
 
 from cacherl.replay_settings import ReplaySettings
@@ -33,3 +35,9 @@ def encode(settings: ReplaySettings) -> bytes:
             }
         )
     )
+
+
+def room_of(blob: bytes) -> tuple[int, float]:
+    """(capacity, capacity_bytes) in a blob; infinity for no limit of bytes."""
+    stored = msgpack.unpackb(blob)
+    return stored["capacity"], stored["bytes"] or math.inf

@@ -2,14 +2,14 @@
 -- What the pool holds follows a change: weights, reuse, ranks of eviction, room, and whether a task keeps its newest group only.
 -- A changed flow rule starts afresh from what the pool holds, so that a restored pool owes no backlog. A.reset: start it afresh
 -- in any case. A.shards: over how many servers the caller spreads payloads.
--- Returns status same | changed | unconfigured | resharded.
+-- Returns status same | changed | unconfigured | resharded, and the configuration that holds.
 local blob = A.cfg or S.cfg
 if not blob then return reply({ status = 'unconfigured' }) end
 local before, wanted = cfg, cmsgpack.unpack(blob)
 if before and A.shards and before.shards ~= A.shards and get('groups') > 0 then
   return reply({ status = 'resharded', have = before.shards })
 end
-if before and S.cfg == blob and not A.reset then return reply({ status = 'same' }) end
+if before and S.cfg == blob and not A.reset then return reply({ status = 'same', cfg = blob }) end
 
 -- Gids in order of arrival.
 local function by_age()
@@ -51,4 +51,4 @@ if A.reset or not before or before.warmup ~= cfg.warmup or before.freq ~= cfg.fr
   set('ins0', get('ins') - math.min(get('traj'), cfg.warmup))
   set('draws0', get('draws'))
 end
-return reply({ status = 'changed' })
+return reply({ status = 'changed', cfg = blob })

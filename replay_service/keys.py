@@ -13,7 +13,7 @@ class Keys:
     """Keys of one pool; all carry the hash tag of its namespace, hence share one cluster slot.
 
     Raises:
-        ValueError: the namespace is not letters, digits and ``_ . : -``.
+        ConfigError: the namespace is not letters, digits and ``_ . : -``.
     """
 
     namespace: str

@@ -28,6 +28,7 @@ class OpenPool:
         self._settings = settings
         self._join = join
         self._ready = False
+        self._room: tuple[int, float] = (0, 0)
 
     def __str__(self) -> str:
         return f"{self._index.where}, {self._keys.namespace!r}"
@@ -72,7 +73,13 @@ class OpenPool:
                 )
             case b"changed":
                 logger.info("replay pool %s: settings applied", self)
+        self._room = configuration.room_of(answer[b"cfg"])
         self._ready = True
+
+    def room(self) -> tuple[int, float]:
+        """Trajectories and payload bytes that the pool may hold, as it was when it was opened."""
+        self.open()
+        return self._room
 
     def forget(self) -> None:
         """Open again before the next script."""

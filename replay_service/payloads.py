@@ -211,7 +211,14 @@ def _mget(client: redis.Redis, names: list[bytes]) -> list[bytes | None]:
 
 
 def _clear(server: Connection, keys: Keys) -> int:
-    return server.run(lambda client: sum(int(client.unlink(*batch)) for batch in _batches(client, keys.everything)))
+    """The state goes last: while it is there, a clear that was interrupted can be repeated."""
+    state = keys.state.encode()
+
+    def unlink(client: redis.Redis) -> int:
+        batches = ([key for key in batch if key != state] for batch in _batches(client, keys.everything))
+        return sum(int(client.unlink(*batch)) for batch in batches if batch) + int(client.unlink(state))
+
+    return server.run(unlink)
 
 
 def _batches(client: redis.Redis, pattern: str) -> Iterator[list[bytes]]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from redis import RedisError
 
 from cacherl.codec import decode_group, encode_group
-from cacherl.errors import CodecError
+from cacherl.errors import CodecError, ReplayError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
 from replay_service import scripts
@@ -27,7 +27,6 @@ from replay_service.stats import ReplayStats, read_stats
 from replay_service.waiting import polls
 
 _LARGEST_BATCH = 10_000
-_ITERATE_CHUNK = 64
 
 
 class Replay:
@@ -135,6 +134,18 @@ class Replay:
         """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
         pairs = zip(groups, priorities, strict=True)
         return self._store([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
+
+    def check_size(self, group: TrajectoryGroup) -> None:
+        """Raise what a push would raise of a group that the pool cannot hold, whatever it holds now.
+
+        Raises:
+            CodecError: it cannot be encoded, or is larger than max_group_bytes.
+            ReplayError: it is larger than the whole pool may be.
+        """
+        size = len(self._encode(group))
+        trajectories, most_bytes = self._pool.room()
+        if len(group) > trajectories or size > most_bytes:
+            raise ReplayError(_too_large(group.group_id, len(group), size))
 
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
@@ -263,11 +274,6 @@ class Replay:
                     seen.add(group_id)
                     yield read_info(group_id, meta)
 
-    def iterate(self, group_ids: Sequence[str]) -> Iterator[TrajectoryGroup | None]:
-        """`fetch` that holds only a few groups at a time."""
-        for start in range(0, len(group_ids), _ITERATE_CHUNK):
-            yield from self.fetch(group_ids[start : start + _ITERATE_CHUNK])
-
     def prune(self, group_ids: Sequence[str]) -> int:
         """Remove groups; returns how many there were. One that a learner holds stays readable for its lease."""
         removed = 0
@@ -285,13 +291,17 @@ class Replay:
         """Release the connections and end waits of other threads; idempotent."""
         self._payloads.close()
 
-    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+    def _encode(self, group: TrajectoryGroup) -> bytes:
         settings = self._settings
         payload = encode_group(group, compress=settings.compress, half_logprobs=settings.half_logprobs)
         if len(payload) > settings.max_group_bytes:
             raise CodecError(
                 f"group {group.group_id!r} has {len(payload)} bytes, max_group_bytes is {settings.max_group_bytes}"
             )
+        return payload
+
+    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+        payload = self._encode(group)
         arguments = {**facts, "bytes": len(payload), "draw": self._draws.one()}
         question = scripts.pack({**arguments, "ask": True})
         return Parcel(group.group_id, len(group), payload, scripts.pack(arguments), question)
@@ -333,11 +343,15 @@ def _failure(parcel: Parcel, answer: Mapping[bytes, Any] | RedisError) -> str | 
     if isinstance(answer, RedisError):
         return f"group {parcel.group_id!r} was not stored: {answer}"
     if answer[b"status"] == b"toolarge":
-        return (
-            f"group {parcel.group_id!r} of {parcel.trajectories} trajectories and {len(parcel.payload)} bytes exceeds "
-            "the whole pool: raise replay.capacity or replay.capacity_bytes"
-        )
+        return _too_large(parcel.group_id, parcel.trajectories, len(parcel.payload))
     return None
+
+
+def _too_large(group_id: str, trajectories: int, size: int) -> str:
+    return (
+        f"group {group_id!r} of {trajectories} trajectories and {size} bytes exceeds the whole pool: "
+        "raise replay.capacity or replay.capacity_bytes"
+    )
 
 
 def _push_result(answer: Any) -> PushResult:

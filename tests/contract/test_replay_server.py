@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -91,9 +92,10 @@ def test_stop_is_graceful_and_repeatable(server_binary, tmp_path):
     assert "bye bye" in server.log_path.read_text()
 
 
-def test_restarts_are_bounded(server_binary, tmp_path):
+def test_restarts_are_bounded(server_binary, tmp_path, caplog):
     with ReplayServer(tmp_path, binary=server_binary, max_restarts=0) as server:
         pid = server.pid
+        assert server.failure is None
         os.kill(pid, signal.SIGKILL)
         assert gone(pid)
         time.sleep(0.5)
@@ -101,6 +103,33 @@ def test_restarts_are_bounded(server_binary, tmp_path):
         pool = Replay(server.url, "pool", ReplaySettings(reconnect_s=0.2))
         with pytest.raises(ReplayError, match=r"redis://127\.0\.0\.1:\d+ could not be reached for 0\.2 s"):
             pool.check()
+        assert "died 1 times and is not started again; its log ends: " in str(server.failure)
+        assert str(server.failure) in caplog.text
+
+
+@pytest.mark.parametrize("name", ["sp ace", 'quo"te', "it's", "back\\slash", "new\nline", "hash#", "dollar$x", "ünï"])
+def test_any_folder_will_do(server_binary, tmp_path, make_group, name):
+    with ReplayServer(tmp_path / name, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        assert pool.push(make_group("g"), priority=1).status == "ok"
+    assert (tmp_path / name / "appendonlydir").is_dir()
+    assert "bye bye" in server.log_path.read_text()
+
+
+def test_a_server_that_hangs_is_given_up_after_reconnect_s(server_binary, tmp_path, make_group):
+    with (
+        ReplayServer(tmp_path, binary=server_binary) as server,
+        Replay(server.url, "pool", dataclasses.replace(RULES, reconnect_s=1.0)) as pool,
+    ):
+        pool.check()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            start = time.monotonic()
+            with pytest.raises(ReplayError, match="could not be reached for 1 s"):
+                pool.push(make_group("g"), priority=1)
+            assert 0.9 < time.monotonic() - start < 4
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert pool.push(make_group("g"), priority=1).status in ("ok", "dup")  # the first one may have arrived
 
 
 @pytest.mark.parametrize("start_in", ["main thread", "thread that ends"])
