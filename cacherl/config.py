@@ -33,7 +33,9 @@ class RunSection(Section):
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     seed: int = Field(0, ge=0)
     dir: Path = Path("runs")
-    if_exists: Literal["error", "replace"] = Field("error", description="what to do with an earlier run of the same name")
+    if_exists: Literal["error", "replace", "resume"] = Field(
+        "error", description="what to do with an earlier run of the same name; resume begins one if there is none"
+    )
     updates: int = Field(100, ge=0, description="optimizer steps after the warm start")
     stop_at_success: float | None = Field(None, gt=0, le=1, description="end early once held-out success reaches this")
     deadline_s: float = Field(86_400.0, gt=0, description="seconds after which the run ends as failed")
@@ -183,6 +185,18 @@ class EvalSection(Section):
     deadline_s: float = Field(600.0, gt=0)
 
 
+class CheckpointSection(Section):
+    """What a killed run can be resumed from."""
+
+    every: int = Field(20, ge=0, description="updates between checkpoints, and one after the last; 0: none at all")
+    keep_last: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_best: int = Field(
+        1, ge=0, description="checkpoints of the highest held-out success kept besides; a new best one is saved at once"
+    )
+    asynchronous: bool = Field(True, description="write in the background, from a copy in memory, while updates go on")
+    dir: Path | None = Field(None, description="<dir>/<run.name> holds them, shared by all ranks; null: the run's folder")
+
+
 class MetricsSection(Section):
     """Where metrics go besides the console."""
 
@@ -216,6 +230,7 @@ class RunConfig(Section):
     learner: LearnerSection = LearnerSection()
     weights: WeightsSection = WeightsSection()
     eval: EvalSection = EvalSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     metrics: MetricsSection = MetricsSection()
     ray: RayClusterSection = RayClusterSection()
 
@@ -248,6 +263,12 @@ class RunConfig(Section):
     def run_dir(self) -> Path:
         """Folder of everything that the run writes."""
         return self.run.dir.expanduser() / self.run.name
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Folder of the run's checkpoints."""
+        chosen = self.checkpoint.dir
+        return self.run_dir / "checkpoints" if chosen is None else chosen.expanduser() / self.run.name
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:

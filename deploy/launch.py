@@ -19,6 +19,9 @@ from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
+from cacherl.policy import FIRST_VERSION
+from deploy.checkpointing import Checkpointer
+from deploy.checkpoints import Checkpoint, CheckpointStore
 from deploy.cluster import cluster, reserve
 from deploy.loop import Loop
 from deploy.monitor import Monitor
@@ -26,7 +29,7 @@ from deploy.panel import Panel
 from deploy.priority import AdvantagePriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
-from deploy.run_dir import RunDirectory
+from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import own_terminal
@@ -72,17 +75,24 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
         ConfigError: the settings cannot work; nothing was started.
     """
     source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
-    directory = RunDirectory(config)
-    _log_to(directory.logs / "driver.log")
-    with own_terminal(directory.logs / "driver.log") as console:
-        summary = _watched(config, source, directory, console)
-    directory.write_json("summary.json", asdict(summary))
-    return summary, write_report(directory.path)
+    with sole_session(config):
+        directory = RunDirectory(config)
+        checkpoint = _store(config, directory).newest() if directory.resumed else None
+        _log_to(directory.logs / "driver.log")
+        with own_terminal(directory.logs / "driver.log") as console:
+            summary = _watched(config, source, directory, checkpoint, console)
+        directory.write_json("summary.json", asdict(summary))
+        return summary, write_report(directory.path)
 
 
-def _watched(config: RunConfig, source: TaskSource, directory: RunDirectory, console: Console) -> Summary:
+def _watched(
+    config: RunConfig, source: TaskSource, directory: RunDirectory, checkpoint: Checkpoint | None, console: Console
+) -> Summary:
     """The run under a panel; whatever happens to it ends in a summary."""
-    with Panel(console, _LINE_INTERVAL_S) as panel, MetricWriter(_sinks(config, directory)) as writer:
+    with (
+        Panel(console, _LINE_INTERVAL_S) as panel,
+        MetricWriter(_sinks(config, directory, None if checkpoint is None else checkpoint.version)) as writer,
+    ):
         monitor = Monitor(
             config=config,
             writer=writer,
@@ -99,7 +109,8 @@ def _watched(config: RunConfig, source: TaskSource, directory: RunDirectory, con
         )
         status, error = "succeeded", None
         try:
-            asyncio.run(_supervised(Launch(config=config, directory=directory, monitor=monitor, source=source)))
+            launch = Launch(config=config, directory=directory, monitor=monitor, source=source, checkpoint=checkpoint)
+            asyncio.run(_supervised(launch))
         except (asyncio.CancelledError, KeyboardInterrupt):
             status, error = "interrupted", "stopped by a signal"
         except CacheRLError as failure:
@@ -141,32 +152,38 @@ async def _supervised(launch: Launch) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Launch:
-    """The composition root of one run."""
+    """The composition root of one session of a run.
+
+    Attributes:
+        checkpoint: what the session goes on from; None: it begins at the beginning.
+    """
 
     config: RunConfig
     directory: RunDirectory
     monitor: Monitor
     source: TaskSource
+    checkpoint: Checkpoint | None
 
     async def run(self, on_connected: Callable[[], None]) -> None:
         """Bring everything up, train, and tear down in reverse order."""
         config, directory, monitor = self.config, self.directory, self.monitor
-        run_id = f"{config.run.name}-{secrets.token_hex(4)}"
+        # Ray's names are the session's own: on a shared cluster, processes of one that was killed may still be ending.
+        session = f"{config.run.name}-{secrets.token_hex(4)}"
+        identity = directory.identity(RunIdentity(run_id=session, replay_namespace=config.replay.namespace or session))
+        namespace = identity.replay_namespace
         async with AsyncExitStack() as stack:
             monitor.enter("starting", "Ray")
-            stack.enter_context(cluster(config, namespace=run_id))
+            stack.enter_context(cluster(config, namespace=session))
             on_connected()
             monitor.show(waiting_for="the replay service")
             url = config.replay.url or stack.enter_context(ReplayServer(directory.replay)).url
-            namespace = config.replay.namespace or run_id
             replay = stack.enter_context(contextlib.closing(Replay(url, namespace, config.replay)))
             await asyncio.to_thread(replay.check)
             monitor.show(waiting_for="resources of the cluster")
             placement = await reserve(config)
             stack.callback(placement.release)
 
-            base = await asyncio.to_thread(base_model, config, self.source, directory.model)
-            warm_start = WarmStart(config, self.source, base)
+            warm_start = await asyncio.to_thread(self._start_model)
             monitor.show(waiting_for="the learner to load the model")
             learner = LearnerGroup(
                 config,
@@ -174,17 +191,29 @@ class Launch:
                 replay_url=url,
                 replay_namespace=namespace,
                 log_dir=directory.logs,
-                ray_namespace=run_id,
+                ray_namespace=session,
                 placement=placement.learner,
             )
             stack.push_async_callback(learner.close)
             await learner.start()
             if warm_start.needed:
                 await self._warm_start(warm_start, learner)
-            elif config.warm_start.updates:
+            elif config.warm_start.updates and not directory.resumed:
                 monitor.show(notes=(*monitor.view.notes, "warm start from the cache"))
 
-            pool = ActorPool(self._worker_spec(warm_start.model, url, namespace), namespace=run_id, placement=placement.actors)
+            stream = TaskStream(self.source, config, prefix=identity.run_id)
+            checkpointer = Checkpointer(
+                settings=config.checkpoint,
+                store=_store(config, directory),
+                learner=learner,
+                replay=replay,
+                namespace=namespace,
+                parts={"tasks": stream, "monitor": monitor},
+                deadline_s=config.learner.update_deadline_s,
+            )
+            version = await self._resume(checkpointer, stream, replay)
+            spec = self._worker_spec(warm_start.model, url, namespace)
+            pool = ActorPool(spec, namespace=session, placement=placement.actors)
             stack.push_async_callback(pool.close)
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()
@@ -194,14 +223,33 @@ class Launch:
                 pool=pool,
                 learner=learner,
                 replay=replay,
-                stream=TaskStream(self.source, config, prefix=run_id),
+                stream=stream,
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
+                checkpointer=checkpointer,
+                version=version,
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
             await learner.save(directory.final_model)
             monitor.enter("stopping", "engines, learner and servers to stop")
+
+    def _start_model(self) -> WarmStart:
+        """The model that reinforcement learning begins with; a resumed run keeps its own, whatever became of the cache."""
+        base = base_model(self.config, self.source, self.directory.model)
+        return WarmStart(self.config, self.source, base, kept=self.directory.start_model)
+
+    async def _resume(self, checkpointer: Checkpointer, stream: TaskStream, replay: Replay) -> int:
+        """Go back to the checkpoint, if there is one; returns the version to go on from."""
+        monitor, version = self.monitor, FIRST_VERSION
+        if self.checkpoint is not None:
+            monitor.show(waiting_for=f"the learner to load the checkpoint of version {self.checkpoint.version}")
+            version = await checkpointer.resume(self.checkpoint)
+        if self.directory.resumed:
+            skipped = await asyncio.to_thread(stream.skip_pushed, replay.pushed)
+            logger.info("resumed at version %d; %d groups pushed since then are not played again", version, skipped)
+            monitor.show(update=version, notes=(*monitor.view.notes, f"resumed at update {version}"))
+        return version
 
     async def _warm_start(self, warm_start: WarmStart, learner: LearnerGroup) -> None:
         updates = self.config.warm_start.updates
@@ -225,12 +273,20 @@ class Launch:
         )
 
 
-def _sinks(config: RunConfig, directory: RunDirectory) -> list[MetricSink]:
+def _store(config: RunConfig, directory: RunDirectory) -> CheckpointStore:
+    settings = config.checkpoint
+    return CheckpointStore(directory.checkpoints, keep_last=settings.keep_last, keep_best=settings.keep_best)
+
+
+def _sinks(config: RunConfig, directory: RunDirectory, resume_after: int | None) -> list[MetricSink]:
+    """Sinks that go on after update `resume_after`; None: the run begins at the beginning."""
+    if resume_after is None:
+        directory.forget_metrics()
     sinks: list[MetricSink] = []
     if config.metrics.jsonl:
-        sinks.append(JsonlSink(directory.path / "metrics.jsonl"))
+        sinks.append(JsonlSink(directory.metrics, resume_after=resume_after))
     if config.metrics.tensorboard:
-        sinks.append(TensorBoardSink(directory.path / "tensorboard"))
+        sinks.append(TensorBoardSink(directory.tensorboard, resume_after=resume_after))
     if config.metrics.ray:
         sinks.append(RayMetricSink(config.run.name))
     return sinks

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from actors.report import GroupReport, rollout_metrics
 from cacherl.config import RunConfig
@@ -65,6 +66,23 @@ class Monitor:
     def close(self) -> None:
         """Book the last phase."""
         self._book()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the run has done so far, for a resumed session to go on counting."""
+        return {
+            "elapsed_s": self.elapsed_s,
+            "held_out": list(self.held_out),
+            "phases": dict(self.phases),
+            "episodes": self.episodes,
+            "tool_calls": self._tool_calls,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from an earlier session; its time is part of the run's."""
+        self.started -= state["elapsed_s"]
+        self.held_out, self.phases = list(state["held_out"]), dict(state["phases"])
+        self.episodes, self._tool_calls = state["episodes"], state["tool_calls"]
+        self.show(held_out=tuple(self.held_out), episodes=self.episodes)
 
     def on_report(self, report: GroupReport) -> None:
         """Take in a finished group.

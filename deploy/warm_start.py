@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +28,13 @@ _PROJECT = Path(__file__).resolve().parent.parent
 _SOURCES = ("cacherl/trajectory.py", "envs/**/*.py", "learner/*.py", "actors/*.py", "deploy/tiny_model.py", "deploy/tasks.py")
 
 
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def base_model(config: RunConfig, source: TaskSource, directory: Path) -> Path:
     """The Hugging Face folder before any training: `model.path`, or a tiny model built in `directory`.
 
@@ -46,23 +55,39 @@ class WarmStart:
 
     Args:
         base: folder of the model before the warm start.
+        kept: folder in which the run keeps the result, so that it can be resumed without the cache; None: it does not.
     """
 
-    def __init__(self, config: RunConfig, source: TaskSource, base: Path) -> None:
+    def __init__(self, config: RunConfig, source: TaskSource, base: Path, *, kept: Path | None = None) -> None:
         self._config = config
         self._source = source
         self._base = base
+        self._kept = kept
         self._cached = config.warm_start.cache_dir.expanduser().resolve() / "warm_start" / self._key()
 
     @property
     def needed(self) -> bool:
         """There is something to train, and no cached result of it."""
-        return self._config.warm_start.updates > 0 and not self._cached.exists()
+        return self._config.warm_start.updates > 0 and not self._done()
 
     @property
     def model(self) -> Path:
-        """Folder that the learner and the engines load: the cached result where there is one."""
-        return self._cached if self._config.warm_start.updates and self._cached.exists() else self._base
+        """Folder that the learner and the engines load: the result where there is one."""
+        if not self._config.warm_start.updates or not self._done():
+            return self._base
+        return self._cached if self._kept is None else self._keep(self._kept)
+
+    def _done(self) -> bool:
+        return self._cached.exists() or (self._kept is not None and self._kept.exists())
+
+    def _keep(self, kept: Path) -> Path:
+        """The run's own copy of the result: hard links, where the file system allows them."""
+        if not kept.exists():
+            partial = kept.with_name(f".{kept.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(self._cached, partial, copy_function=_link_or_copy)
+            partial.rename(kept)
+        return kept
 
     async def train(self, learner: LearnerGroup, on_progress: Callable[[int, float], None]) -> None:
         """Warm-start the learner, which has loaded `base`, and cache the result.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 #: Elements that one collective gathers when partitioned weights are published.
 GATHER_ELEMENTS = 1 << 27
 _SHM_OP = "deepspeed_shm_comm"
+#: Objects in the states of DeepSpeed's optimizers that follow from the settings.
+_NOT_PLAIN = frozenset({"loss_scaler", "param_slice_mappings", "zero_stage", "universal_checkpoint_info"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,36 @@ class PolicyEngine:
     def reset_optimizer(self) -> None:
         """Forget the optimizer's moments, as at the change from supervised to reinforcement learning."""
         self._optimizer.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state of this rank, master weights and partitioned weights included.
+
+        Weights that every rank holds whole (ZeRO 0 to 2) are not in it: they are those of `full_weights`.
+        """
+        state = self._engine.optimizer.state_dict()
+        return {"optimizer": {key: value for key, value in state.items() if key not in _NOT_PLAIN}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what the same rank of an engine with the same settings had; `load_weights` comes first."""
+        optimizer, saved = self._engine.optimizer, dict(state["optimizer"])
+        if optimizer is self._optimizer:
+            optimizer.load_state_dict(saved)
+        elif self._stage == 0:
+            optimizer.load_state_dict(saved, load_optimizer_states=True)
+        else:
+            if hasattr(optimizer, "loss_scaler"):
+                saved["loss_scaler"] = optimizer.loss_scaler
+            # A list over ranks, of which DeepSpeed reads this rank's entry.
+            optimizer.load_state_dict([saved] * self.world, load_optimizer_states=True, load_from_fp32_weights=True)
+
+    @property
+    def partitions_weights(self) -> bool:
+        """Whether the weights are spread over ranks, and hence part of `state_dict`."""
+        return self._stage == 3
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Copy whole weights, named as in `full_weights`, into the model of an engine that does not partition them."""
+        self._engine.module.load_weights(weights)
 
     def train(self, mode: bool) -> None:
         """Switch dropout and the like on or off."""
