@@ -60,7 +60,9 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000050", "step-00000060", "step-00000070"]
 
 
-@pytest.mark.parametrize(("keep_best", "success", "expected"), [(0, 1.0, False), (1, 0.9, False), (1, 0.95, True), (2, 0.1, True)])
+@pytest.mark.parametrize(
+    ("keep_best", "success", "expected"), [(0, 1.0, False), (1, 0.9, False), (1, 0.95, True), (2, 0.1, True)]
+)
 def test_a_new_best_is_better_than_what_is_kept(tmp_path: Path, keep_best: int, success: float, expected: bool) -> None:
     checkpoints = store(tmp_path, keep_best=keep_best)
     take(checkpoints, 10, success=0.9)
@@ -161,7 +163,14 @@ def test_settings_that_may_change(tmp_path: Path, change: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["run.seed=1", "model.max_length=128", "env.levels=[1]", "learner.zero_stage=2", "rollout.group_size=4", "reward.success=2"],
+    [
+        "run.seed=1",
+        "model.max_length=128",
+        "env.levels=[1]",
+        "learner.zero_stage=2",
+        "rollout.group_size=4",
+        "reward.success=2",
+    ],
 )
 def test_settings_that_may_not_change(tmp_path: Path, change: str) -> None:
     RunDirectory(settings(tmp_path, "kl.coef=0.1"))
@@ -174,9 +183,9 @@ def test_settings_that_may_not_change(tmp_path: Path, change: str) -> None:
 
 def test_a_run_has_one_process(tmp_path: Path) -> None:
     config = settings(tmp_path)
-    with sole_session(config):
-        with pytest.raises(ConfigError, match=r"^run\.name: .*/a is being run by another process"), sole_session(config):
-            pass
+    held = sole_session(config)
+    with held, pytest.raises(ConfigError, match=r"^run\.name: .*/a is being run by another process"), sole_session(config):
+        pass
     with sole_session(config):
         assert (tmp_path / ".a.lock").is_file()
 
@@ -190,7 +199,9 @@ def test_export_of_a_run_and_of_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "a"
     for name, source, options in (("newest", run, {}), ("best", run, {"best": True}), ("chosen", best, {})):
         export_policy(source, tmp_path / name, **options)
-    found = {name: json.loads((tmp_path / name / "config.json").read_text())["version"] for name in ("newest", "best", "chosen")}
+    found = {
+        name: json.loads((tmp_path / name / "config.json").read_text())["version"] for name in ("newest", "best", "chosen")
+    }
     assert found == {"newest": 20, "best": 10, "chosen": 10}
     with pytest.raises(CheckpointError, match="newest exists; name a new folder"):
         export_policy(run, tmp_path / "newest")
