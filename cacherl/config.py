@@ -70,6 +70,9 @@ class EnvSection(Section):
 
     name: str = "research"
     levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    train_tasks: int | None = Field(
+        None, ge=1, description="distinct training tasks, played in turn; null: no task comes twice"
+    )
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
     )
@@ -248,6 +251,13 @@ class RunConfig(Section):
                 f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
+        if self.replay.lease_s < self.learner.update_deadline_s:
+            raise ValueError(
+                f"replay.lease_s {self.replay.lease_s:g} must be at least learner.update_deadline_s "
+                f"{self.learner.update_deadline_s:g}, or a slow update's groups are given back while it trains on them"
+            )
+        if self.replay.priority == "td_error":
+            raise ValueError("replay.priority 'td_error' needs a critic, which no estimator here has; take 'advantage'")
         spread = self.reward.success - self.reward.failure
         if spread <= 0:
             raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")

@@ -208,9 +208,21 @@ declare(
     replay/inserted            | trajectories  | last | trajectories accepted so far
     replay/sampled             | trajectories  | last | trajectories handed to the learner so far
     replay/zero_variance       | groups        | last | groups without a gradient so far, never sampled
-    replay/evicted             | groups        | last | groups evicted so far
+    replay/evicted             | groups        | last | groups evicted for room so far
+    replay/cleared             | groups        | last | groups removed by clear_every so far
+    replay/superseded          | groups        | last | groups removed for a newer one of their task so far
+    replay/retired             | groups        | last | groups that reached max_uses so far
+    replay/stale_refused       | groups        | last | groups too stale when they were pushed, so far
+    replay/stale_dropped       | groups        | last | groups that became too stale in the pool, so far
+    replay/never_sampled       | groups        | last | groups in the pool that may be sampled and never were
+    replay/expired             | batches       | last | leases that ended without an acknowledgement, so far
+    replay/late                | batches       | last | acknowledgements that came after that, so far
+    replay/push_waits          | attempts      | last | pushes told to wait for the learner, so far
+    replay/sample_waits        | attempts      | last | samples told to wait for the actors, so far
     replay/staleness           | versions      | mean | learner version minus sampled version, over the batch
     replay/uses                | uses          | mean | earlier uses of the batch's groups
+    replay/priority            | -             | mean | priority of the batch's groups when they were drawn
+    replay/is_weight           | -             | mean | importance weight of the batch's groups, 1 without a sampling bias
     replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
     learner/loss               | loss          | mean | the loss that was minimised
     learner/policy_loss        | loss          | mean | its clipped policy-gradient part

@@ -26,7 +26,7 @@ from deploy.cluster import cluster, reserve
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
@@ -74,7 +74,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    FreshPriority(config)
     with sole_session(config):
         directory = RunDirectory(config)
         checkpoint = _store(config, directory).newest() if directory.resumed else None
@@ -173,9 +174,11 @@ class Launch:
         namespace = identity.replay_namespace
         async with AsyncExitStack() as stack:
             monitor.enter("starting", "Ray")
-            stack.enter_context(cluster(config, namespace=session))
+            dashboard = stack.enter_context(cluster(config, namespace=session))
             on_connected()
             monitor.show(waiting_for="the replay service")
+            if dashboard:
+                monitor.note(f"Ray dashboard at http://{dashboard}")
             url = config.replay.url or stack.enter_context(ReplayServer(directory.replay)).url
             replay = stack.enter_context(contextlib.closing(Replay(url, namespace, config.replay)))
             await asyncio.to_thread(replay.check)
@@ -199,7 +202,7 @@ class Launch:
             if warm_start.needed:
                 await self._warm_start(warm_start, learner)
             elif config.warm_start.updates and not directory.resumed:
-                monitor.show(notes=(*monitor.view.notes, "warm start from the cache"))
+                monitor.note("warm start from the cache")
 
             stream = TaskStream(self.source, config, prefix=identity.run_id)
             checkpointer = Checkpointer(
@@ -213,7 +216,7 @@ class Launch:
             )
             version = await self._resume(checkpointer, stream, replay)
             spec = self._worker_spec(warm_start.model, url, namespace)
-            pool = ActorPool(spec, namespace=session, placement=placement.actors)
+            pool = ActorPool(spec, namespace=session, placement=placement.actors, on_restart=monitor.note)
             stack.push_async_callback(pool.close)
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()
@@ -248,7 +251,8 @@ class Launch:
         if self.directory.resumed:
             skipped = await asyncio.to_thread(stream.skip_pushed, replay.pushed)
             logger.info("resumed at version %d; %d groups pushed since then are not played again", version, skipped)
-            monitor.show(update=version, notes=(*monitor.view.notes, f"resumed at update {version}"))
+            monitor.show(update=version)
+            monitor.note(f"resumed at update {version}")
         return version
 
     async def _warm_start(self, warm_start: WarmStart, learner: LearnerGroup) -> None:
@@ -268,7 +272,7 @@ class Launch:
             model=model,
             replay_url=replay_url,
             replay_namespace=replay_namespace,
-            priority=AdvantagePriority(settings=self.config.advantage),
+            priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
         )
 

@@ -30,7 +30,11 @@ from replay_service.store import Replay
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
 #: Fields of `ReplayStats` that become metrics of the same name.
-_POOL_METRICS = ("groups", "trajectories", "bytes", "inserted", "sampled", "zero_variance", "evicted")
+_POOL_METRICS = (
+    *("groups", "trajectories", "bytes", "never_sampled", "inserted", "sampled", "zero_variance"),
+    *("evicted", "cleared", "superseded", "retired", "stale_refused", "stale_dropped"),
+    *("expired", "late", "push_waits", "sample_waits"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +84,7 @@ class Loop:
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
+            self.monitor.show(actors_alive=self.pool.alive)
             self.monitor.on_update(self.version, metrics)
             success = await self._evaluate() if evaluates else None
             stops = config.run.stop_at_success is not None and success is not None and success >= config.run.stop_at_success

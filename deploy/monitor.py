@@ -53,6 +53,10 @@ class Monitor:
         self.view = replace(self.view, elapsed_s=self.elapsed_s, **changes)  # type: ignore[arg-type]
         self.panel.show(self.view)
 
+    def note(self, text: str) -> None:
+        """Tell the person something that stays on the view."""
+        self.show(notes=(*self.view.notes, text))
+
     def enter(self, phase: str, waiting_for: str = "") -> None:
         """Begin a phase of the run; the time until the next one is booked on it."""
         self._book()

@@ -37,9 +37,10 @@ class TaskStream:
         self._next = max(self._next, number + 1)
         group_id = self._group_id(number)
         self._open[group_id] = number
+        distinct = self._config.env.train_tasks
         return GroupRequest(
             group_id=group_id,
-            task=draw_task(self._source, self._config, split=TRAIN, number=number),
+            task=draw_task(self._source, self._config, split=TRAIN, number=number % distinct if distinct else number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
         )

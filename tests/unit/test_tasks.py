@@ -85,3 +85,12 @@ def test_a_stream_without_a_checkpoint_leaves_out_what_the_pool_has(source: Task
     stream = TaskStream(source, config(), "run")
     assert stream.skip_pushed(lambda ids: [group_id.endswith(("0000", "0002")) for group_id in ids]) == 2
     assert [stream().group_id[-2:] for _ in range(3)] == ["01", "03", "04"]
+
+
+def test_a_finite_training_set_is_played_in_turn_by_different_episodes(source: TaskSource) -> None:
+    finite = config().model_copy(update={"env": config().env.model_copy(update={"train_tasks": 3})})
+    stream = TaskStream(source, finite, "run")
+    first, second = [stream() for _ in range(3)], [stream() for _ in range(3)]
+    assert [each.task for each in first] == [each.task for each in second]
+    assert len({each.task.task_id for each in first}) == 3
+    assert not {each.seed for each in first} & {each.seed for each in second}
