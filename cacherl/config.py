@@ -152,6 +152,39 @@ class KLSection(Section):
     coef: float = Field(0.0, ge=0, description="weight of the k3 estimate in the loss; 0 keeps no reference model")
 
 
+class ScheduleSection(Section):
+    """How the learning rate changes over the updates."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = Field(0, ge=0, description="updates over which the rate rises linearly to learner.lr")
+    final: float = Field(0.0, ge=0, le=1, description="share of learner.lr that linear and cosine end at")
+    updates: int | None = Field(None, ge=1, description="updates until then; null: run.updates")
+
+    @model_validator(mode="after")
+    def _used(self) -> ScheduleSection:
+        if self.kind == "constant" and (self.final, self.updates) != (0.0, None):
+            raise ValueError("final and updates say how a rate falls, kind constant does not; set kind to linear or cosine")
+        if self.updates is not None and self.updates <= self.warmup:
+            raise ValueError(f"updates {self.updates} must exceed warmup {self.warmup}, or there is nothing left to fall over")
+        return self
+
+
+class LoraSection(Section):
+    """Training small matrices beside frozen weights; what the engines get is merged."""
+
+    rank: int = Field(0, ge=0, description="of the matrices; 0: all weights are trained")
+    alpha: float = Field(32.0, gt=0, description="the change is alpha / rank * B @ A")
+    targets: tuple[str, ...] = Field(
+        ("all-linear",), min_length=1, description="names of the layers, such as q_proj; all-linear: all but the output layer"
+    )
+
+    @model_validator(mode="after")
+    def _used(self) -> LoraSection:
+        if self.rank == 0 and self != type(self).model_construct(rank=0):
+            raise ValueError("alpha and targets without a rank have no effect; set rank")
+        return self
+
+
 class LearnerSection(Section):
     """The DeepSpeed group."""
 
@@ -166,11 +199,28 @@ class LearnerSection(Section):
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")
     micro_batch_tokens: int = Field(16_384, ge=16, description="tokens of one forward pass of one rank, padding included")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none", description="what ZeRO keeps in host memory: the optimizer's state (stage 1 to 3), weights too (stage 3)"
+    )
+    activation_checkpointing: bool = Field(False, description="recompute activations in the backward pass: memory for time")
+    lora: LoraSection = LoraSection()
     lr: float = Field(1e-4, ge=0)
+    schedule: ScheduleSection = ScheduleSection()
+    betas: tuple[float, float] = Field((0.9, 0.999), description="of AdamW")
+    adam_epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     start_deadline_s: float = Field(600.0, gt=0)
     update_deadline_s: float = Field(1800.0, gt=0)
+
+    @model_validator(mode="after")
+    def _possible(self) -> LearnerSection:
+        needed = {"none": 0, "optimizer": 1, "all": 3}[self.offload]
+        if self.zero_stage < needed:
+            raise ValueError(f"offload {self.offload} needs zero_stage {needed} or more, got {self.zero_stage}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), got {list(self.betas)}")
+        return self
 
 
 class WeightsSection(Section):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -188,19 +188,24 @@ class Launch:
 
             warm_start = await asyncio.to_thread(self._start_model)
             monitor.show(waiting_for="the learner to load the model")
-            learner = LearnerGroup(
-                config,
-                model=warm_start.model,
-                replay_url=url,
-                replay_namespace=namespace,
-                log_dir=directory.logs,
-                ray_namespace=session,
-                placement=placement.learner,
-            )
-            stack.push_async_callback(learner.close)
-            await learner.start()
+
+            def group() -> LearnerGroup:
+                return LearnerGroup(
+                    config,
+                    model=warm_start.model,
+                    replay_url=url,
+                    replay_namespace=namespace,
+                    log_dir=directory.logs,
+                    ray_namespace=session,
+                    placement=placement.learner,
+                )
+
+            learner = await stack.enter_async_context(_started(group()))
             if warm_start.needed:
                 await self._warm_start(warm_start, learner)
+                if config.learner.lora.rank:  # the adapter begins beside the warm-started weights: they are the reference
+                    await learner.close()
+                    learner = await stack.enter_async_context(_started(group()))
             elif config.warm_start.updates and not directory.resumed:
                 monitor.note("warm start from the cache")
 
@@ -275,6 +280,16 @@ class Launch:
             priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
         )
+
+
+@contextlib.asynccontextmanager
+async def _started(learner: LearnerGroup) -> AsyncIterator[LearnerGroup]:
+    """A learner that is closed whatever happens, its start included."""
+    try:
+        await learner.start()
+        yield learner
+    finally:
+        await learner.close()
 
 
 def _store(config: RunConfig, directory: RunDirectory) -> CheckpointStore:

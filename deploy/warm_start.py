@@ -129,7 +129,7 @@ class WarmStart:
             exclude={
                 "run": {"name", "dir", "updates", "stop_at_success", "deadline_s", "if_exists"},
                 "warm_start": {"cache_dir"},
-                "learner": {"lr", "batch_size", "epochs", "update_deadline_s", "start_deadline_s", "threads"},
+                "learner": {"lr", "schedule", "batch_size", "epochs", "update_deadline_s", "start_deadline_s", "threads"},
             },
         )
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

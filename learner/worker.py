@@ -24,8 +24,8 @@ from learner.checkpoint import POLICY_FOLDER, RandomState, StateWriter, copied, 
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
-from learner.grpo import GrpoTrainer
-from learner.policy_model import PolicyModel, frozen_copy
+from learner.grpo import GrpoTrainer, Reference
+from learner.policy_model import frozen_copy
 from learner.publish import flatten
 from learner.sft import SupervisedTrainer
 from learner.stats import RankStats
@@ -205,7 +205,7 @@ class LearnerWorker:
             raise CheckpointError(f"{folder} was made by learner.workers={state['world']}, not {self._world}")
         if self._trainer is None:
             self._start_rl()
-        if not self._engine.partitions_weights:
+        if not self._engine.holds_weights:
             self._engine.load_weights(load_file(verified(folder, f"{POLICY_FOLDER}/model.safetensors", files)))
         restore(self._parts(), state["parts"], where=str(folder))
         self._version = state["version"]
@@ -229,9 +229,11 @@ class LearnerWorker:
         self._trainer = GrpoTrainer(self._engine, self._config, self._reference())
         return self._trainer
 
-    def _reference(self) -> PolicyModel | None:
+    def _reference(self) -> Reference | None:
         if self._config.kl.coef == 0:
             return None
+        if self._config.learner.lora.rank:
+            return self._engine.reference
         weights = self._engine.full_weights(all_ranks=True)
         return frozen_copy(self._model_dir, self.dtype, weights or {}, self._device)
 
