@@ -117,16 +117,34 @@ class RewardSection(Section):
 
 
 class WarmStartSection(Section):
-    """Supervised training on demonstrations before the first update."""
+    """Supervised training on demonstrations before the first update, and what is in the pool by then."""
 
     updates: int = Field(0, ge=0)
+    source: Literal["teacher", "transcripts", "replay"] = Field(
+        "teacher", description="of demonstrations: the environment's scripted teacher, or a file (path)"
+    )
+    path: Path | None = Field(
+        None,
+        description="transcripts: chats with tool calls as JSON lines; replay: a `cacherl replay export`, its successes only",
+    )
+    prefill: Path | None = Field(None, description="a `cacherl replay export` that the pool of a new run begins with")
     batch_size: int = Field(32, ge=1, description="demonstrations per optimizer step")
     lr: float = Field(1e-3, gt=0)
-    demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated")
+    demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated, or most that are read")
     sloppiness: float = Field(
         0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure"
     )
     cache_dir: Path = Path("~/.cache/cacherl")
+
+    @model_validator(mode="after")
+    def _used(self) -> WarmStartSection:
+        if (self.path is None) != (self.source == "teacher"):
+            raise ValueError(
+                f"source {self.source} and path {self.path}: sources transcripts and replay need a path, teacher none"
+            )
+        if self.sloppiness and self.source != "teacher":
+            raise ValueError(f"sloppiness {self.sloppiness:g} is the teacher's, source {self.source} has none; set it to 0")
+        return self
 
 
 class AdvantageSection(Section):
@@ -173,7 +191,7 @@ class LoraSection(Section):
     """Training small matrices beside frozen weights; what the engines get is merged."""
 
     rank: int = Field(0, ge=0, description="of the matrices; 0: all weights are trained")
-    alpha: float = Field(32.0, gt=0, description="the change is alpha / rank * B @ A")
+    alpha: int = Field(32, ge=1, description="the change is alpha / rank * B @ A")
     targets: tuple[str, ...] = Field(
         ("all-linear",), min_length=1, description="names of the layers, such as q_proj; all-linear: all but the output layer"
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cacherl.config import CheckpointSection
-from cacherl.durable import WrittenFile
 from cacherl.errors import DeadlineExceeded
 from cacherl.stateful import Stateful, collect, restore
 from deploy.checkpoints import Checkpoint, CheckpointStore
+from learner.checkpoint import take_reports
 from learner.group import LearnerGroup
 from replay_service.store import Replay
 
@@ -42,6 +42,7 @@ class Checkpointer:
 
     Args:
         parts: what of the driver belongs to a checkpoint, by name.
+        world: number of learner ranks.
         deadline_s: seconds that one may take.
     """
 
@@ -51,8 +52,9 @@ class Checkpointer:
     replay: Replay
     namespace: str
     parts: Mapping[str, Stateful]
+    world: int
     deadline_s: float
-    _pending: _Pending | None = None
+    _writing: asyncio.Task[None] | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     async def after_update(self, version: int, *, success: float | None, last: bool) -> None:
@@ -61,8 +63,12 @@ class Checkpointer:
         Args:
             success: held-out success at this version, None without an evaluation.
             last: no update follows.
+
+        Raises:
+            CheckpointError: this one, or the one before, cannot be written.
         """
-        await self._commit_if_written()
+        if self._writing is not None and self._writing.done():
+            await self.finish()
         every = self.settings.every
         if every == 0:
             return
@@ -82,8 +88,9 @@ class Checkpointer:
         ledger = {"namespace": self.namespace, "inserted": stats.inserted, "sampled": stats.sampled, "groups": stats.groups}
         driver = copy.deepcopy(collect(self.parts))
         staging = await asyncio.to_thread(self.store.stage, version)
-        self._pending = _Pending(version=version, success=success, staging=staging, driver=driver, ledger=ledger, begun=begun)
+        pending = _Pending(version=version, success=success, staging=staging, driver=driver, ledger=ledger, begun=begun)
         await self.learner.snapshot(staging)
+        self._writing = asyncio.create_task(self._complete(pending))
         if not self.settings.asynchronous:
             await self.finish()
         self._metrics["time/checkpoint"] = time.monotonic() - begun
@@ -92,13 +99,12 @@ class Checkpointer:
         """Wait until the checkpoint that is being written is complete.
 
         Raises:
+            CheckpointError: it cannot be written.
             DeadlineExceeded: it is not within `deadline_s`.
         """
-        deadline = time.monotonic() + self.deadline_s
-        while self._pending is not None and not await self._commit_if_written():
-            if time.monotonic() > deadline:
-                raise DeadlineExceeded(f"the checkpoint of version {self._pending.version} to be written", self.deadline_s)
-            await asyncio.sleep(_POLL_S)
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
 
     def drain(self) -> dict[str, float]:
         """'checkpoint/*' and 'time/checkpoint' of what happened since the last call."""
@@ -116,18 +122,12 @@ class Checkpointer:
         restore(self.parts, state, where=str(checkpoint.folder))
         return version
 
-    async def _commit_if_written(self) -> bool:
-        """Complete the pending checkpoint if all ranks have written their files; True when none is pending any more."""
-        if self._pending is None:
-            return True
-        files = await self.learner.written()
-        if files is None:
-            return False
-        await self._commit(self._pending, files)
-        self._pending = None
-        return True
-
-    async def _commit(self, pending: _Pending, files: list[WrittenFile]) -> None:
+    async def _complete(self, pending: _Pending) -> None:
+        deadline = time.monotonic() + self.deadline_s
+        while (files := await asyncio.to_thread(take_reports, pending.staging, self.world)) is None:
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"the checkpoint of version {pending.version} to be written", self.deadline_s)
+            await asyncio.sleep(_POLL_S)
         checkpoint = await asyncio.to_thread(
             self.store.commit,
             pending.staging,

@@ -23,6 +23,7 @@ from cacherl.policy import FIRST_VERSION
 from deploy.checkpointing import Checkpointer
 from deploy.checkpoints import Checkpoint, CheckpointStore
 from deploy.cluster import cluster, reserve
+from deploy.demonstrations import prefill
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
@@ -217,9 +218,14 @@ class Launch:
                 replay=replay,
                 namespace=namespace,
                 parts={"tasks": stream, "monitor": monitor},
+                world=config.learner.workers,
                 deadline_s=config.learner.update_deadline_s,
             )
             version = await self._resume(checkpointer, stream, replay)
+            if config.warm_start.prefill is not None and not directory.resumed:
+                monitor.show(waiting_for=f"the pool to be filled from {config.warm_start.prefill}")
+                filled = await asyncio.to_thread(prefill, config, replay, warm_start.model)
+                monitor.note(f"the pool begins with {filled.imported} groups")
             spec = self._worker_spec(warm_start.model, url, namespace)
             pool = ActorPool(spec, namespace=session, placement=placement.actors, on_restart=monitor.note)
             stack.push_async_callback(pool.close)

@@ -34,6 +34,7 @@ _FREE = (
     "learner.start_deadline_s",
     "learner.update_deadline_s",
     "warm_start.cache_dir",
+    "warm_start.prefill",
     "weights",
     "eval",
     "checkpoint",

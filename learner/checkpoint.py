@@ -5,8 +5,11 @@ A rank's file holds plain trees of tensors, numbers and strings only, so that it
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import torch
 
 from cacherl.durable import WrittenFile, describe, write_durably
 from cacherl.errors import CheckpointError, boundary
+
+logger = logging.getLogger(__name__)
 
 #: Folder of the whole policy inside a checkpoint: a Hugging Face model.
 POLICY_FOLDER = "policy"
@@ -42,38 +47,62 @@ def copied(tree: Any) -> Any:
 
 
 class StateWriter:
-    """Writes one checkpoint at a time, in a thread of its own."""
+    """Writes one checkpoint at a time, in a thread of its own, and leaves a report of it in the checkpoint's folder.
 
-    def __init__(self) -> None:
+    The driver reads the report, so that a checkpoint is completed while the rank is busy with an update.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._running: Future[list[WrittenFile]] | None = None
+        self._running: Future[None] | None = None
 
-    def start(self, write: Callable[[], list[WrittenFile]]) -> None:
-        """Begin.
+    def start(self, folder: Path, write: Callable[[], list[WrittenFile]], *, wait: bool) -> None:
+        """Begin to `write` into `folder`.
 
-        Raises:
-            CheckpointError: the one before is not finished.
+        Args:
+            wait: return only when it is done.
         """
-        if self._running is not None and not self._running.done():
-            raise CheckpointError("a checkpoint was begun before the last one was written")
-        self._running = self._thread.submit(write)
-
-    def finished(self, *, wait: bool) -> list[WrittenFile] | None:
-        """The files, or None while they are being written.
-
-        Raises:
-            CheckpointError: they could not be written, or nothing was begun.
-        """
-        if self._running is None:
-            raise CheckpointError("no checkpoint was begun")
-        if not wait and not self._running.done():
-            return None
-        with boundary(CheckpointError, "writing a checkpoint"):
-            return self._running.result()
+        self._running = self._thread.submit(self._report, folder, write)
+        if wait:
+            self._running.result()
 
     def close(self) -> None:
         """Let a write end."""
         self._thread.shutdown(wait=True)
+
+    def _report(self, folder: Path, write: Callable[[], list[WrittenFile]]) -> None:
+        report: dict[str, Any] = {}
+        try:
+            report["files"] = [asdict(file) for file in write()]
+        except Exception as error:  # whatever it is, the driver must be told
+            logger.exception("a checkpoint could not be written")
+            report["error"] = f"learner rank {self._rank} could not write {folder}: {error!r}"
+        partial = folder / f"{_report_name(self._rank)}.partial"
+        partial.write_text(json.dumps(report), "utf-8")
+        partial.rename(folder / _report_name(self._rank))
+
+
+def take_reports(folder: Path, world: int) -> list[WrittenFile] | None:
+    """The files that all ranks have written into `folder`, whose reports are removed; None while one of them is writing.
+
+    Raises:
+        CheckpointError: a rank could not write.
+    """
+    paths = [folder / _report_name(rank) for rank in range(world)]
+    if not all(path.is_file() for path in paths):
+        return None
+    reports = [json.loads(path.read_text("utf-8")) for path in paths]
+    for report in reports:
+        if "error" in report:
+            raise CheckpointError(report["error"])
+    for path in paths:
+        path.unlink()
+    return [WrittenFile(**entry) for report in reports for entry in report["files"]]
+
+
+def _report_name(rank: int) -> str:
+    return f".learner-{rank}.json"
 
 
 def write_state(folder: Path, rank: int, state: Mapping[str, Any]) -> WrittenFile:

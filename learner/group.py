@@ -119,17 +119,11 @@ class LearnerGroup:
         await self._call("save", self._cwd / directory, deadline=self._config.learner.update_deadline_s)
 
     async def snapshot(self, folder: Path) -> None:
-        """Let every rank copy its state and begin to write it into `folder`, which all of them reach."""
-        await self._call("snapshot", self._cwd / folder, deadline=self._config.learner.update_deadline_s)
+        """Let every rank copy its state and begin to write it into `folder`, which all of them reach.
 
-    async def written(self) -> list[WrittenFile] | None:
-        """The files of the last snapshot; None until every rank has written its own.
-
-        Raises:
-            CheckpointError: a rank could not write.
+        `learner.checkpoint.take_reports` tells when all have.
         """
-        ranks = await self._call("written", deadline=self._config.learner.update_deadline_s)
-        return None if None in ranks else [file for files in ranks for file in files]
+        await self._call("snapshot", self._cwd / folder, deadline=self._config.learner.update_deadline_s)
 
     async def restore(self, folder: Path, files: Sequence[WrittenFile]) -> int:
         """Go on from a complete checkpoint, before the first update; returns its version."""

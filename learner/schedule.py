@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from cacherl.config import RunConfig
 
@@ -22,7 +23,7 @@ def learning_rate(config: RunConfig, version: int) -> float:
     return config.learner.lr * (schedule.final + (1 - schedule.final) * _REMAINING[schedule.kind](progress))
 
 
-_REMAINING = {
+_REMAINING: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
     "linear": lambda progress: 1.0 - progress,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),

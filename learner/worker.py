@@ -58,7 +58,7 @@ class LearnerWorker:
         self._version = FIRST_VERSION
         self._supervised: SupervisedTrainer | None = None
         self._trainer: GrpoTrainer | None = None
-        self._writer = StateWriter()
+        self._writer = StateWriter(rank)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,17 +180,7 @@ class LearnerWorker:
                 files += [describe(folder, f"{POLICY_FOLDER}/{path.name}") for path in sorted(policy.iterdir())]
             return files
 
-        self._writer.start(write)
-        if not self._config.checkpoint.asynchronous:
-            self._writer.finished(wait=True)
-
-    def written(self) -> list[WrittenFile] | None:
-        """This rank's files of the last snapshot; None while they are being written.
-
-        Raises:
-            CheckpointError: they could not be written.
-        """
-        return self._writer.finished(wait=False)
+        self._writer.start(folder, write, wait=not self._config.checkpoint.asynchronous)
 
     def restore(self, folder: Path, files: Sequence[WrittenFile]) -> int:
         """Go on from a checkpoint of a group of the same size and settings; returns its version.

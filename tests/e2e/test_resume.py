@@ -73,6 +73,7 @@ def test_sigkill_and_resume(tmp_path: Path, started: list[MarkedProcess]) -> Non
     run = tmp_path / "smoke"
     first = session(tmp_path, started)
     first.wait_for(lambda: max(steps(run, "learner/loss"), default=0) >= KILLED_AFTER, "four updates", 280)
+    first.wait_for((run / "checkpoints" / f"step-{EVERY:08d}").exists, "the checkpoint before", 10)
     first.send(signal.SIGKILL)
     assert first.wait(10) == -signal.SIGKILL
     before, inserted = pool_of(run)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cacherl.config import RunConfig, parse_config
-from cacherl.durable import WrittenFile
+from learner.checkpoint import take_reports
 from learner_data import group, tiny_model
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -61,17 +61,14 @@ def train(rank: int, world: int, port: int, job: dict[str, Any], results: Any) -
         stats = worker.update(f"batch-{number}")
         if number == job["cut"]:
             worker.snapshot(job["folder"])
-            while (files := worker.written()) is None:
-                pass
-            results.put(("files", files))
     weights = worker._engine.full_weights()
     drawn = torch.rand(4)
     if rank == 0:
-        results.put(("end", ({name: value.float().numpy() for name, value in weights.items()}, stats.metrics, drawn.numpy())))
+        results.put(({name: value.float().numpy() for name, value in weights.items()}, stats.metrics, drawn.numpy()))
     worker.close()
 
 
-def run(world: int, **job: Any) -> tuple[Any, list[WrittenFile]]:
+def run(world: int, **job: Any) -> Any:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -80,21 +77,15 @@ def run(world: int, **job: Any) -> tuple[Any, list[WrittenFile]]:
     children = [context.Process(target=train, args=(rank, world, port, job, results)) for rank in range(world)]
     for child in children:
         child.start()
-    files: list[WrittenFile] = []
     try:
-        for _ in range(1 + (world if job["cut"] else 0)):
-            kind, value = results.get(timeout=120)
-            if kind == "end":
-                end = value
-            else:
-                files += value
+        end = results.get(timeout=120)
         for child in children:
             child.join(60)
         assert [child.exitcode for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()
-    return end, files
+    return end
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +126,10 @@ def test_updates_after_a_resume_are_bit_identical(
     with Replay(server.url, tmp_path.name, settings.replay, seed=0) as pool:
         for index in range(3 * GROUPS):
             pool.push(group(rng, f"g{index}", size=SIZE), priority=1.0)
-        straight, files = run(world, first=1, last=UPDATES, cut=CUT, restore=None, noise=0, **job)
+        straight = run(world, first=1, last=UPDATES, cut=CUT, restore=None, noise=0, **job)
         acknowledged = {number: pool.try_sample(f"batch-{number}", GROUPS) for number in range(1, UPDATES + 1)}
-        resumed, _ = run(world, first=CUT + 1, last=UPDATES, cut=None, restore=(job["folder"], files), noise=99, **job)
+        restore = (job["folder"], take_reports(job["folder"], world))
+        resumed = run(world, first=CUT + 1, last=UPDATES, cut=None, restore=restore, noise=99, **job)
         assert acknowledged == {number: pool.try_sample(f"batch-{number}", GROUPS) for number in range(1, UPDATES + 1)}
         assert pool.stats().groups == 3 * GROUPS
 

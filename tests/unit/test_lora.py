@@ -18,7 +18,7 @@ from learner.lora import without_adapter
 from learner.policy_model import PolicyModel, load_policy
 from learner_data import row, tiny_model
 
-SETTINGS = LoraSection(rank=4, alpha=8.0)
+SETTINGS = LoraSection(rank=4, alpha=8)
 
 
 @pytest.fixture(scope="module")
@@ -88,4 +88,4 @@ def test_chosen_layers(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"learner\.lora\.targets \['no_proj'\]"):
         load_policy(folder, torch.float32, LoraSection(rank=2, targets=("no_proj",)))
     with pytest.raises(ConfigError, match=r"learner\.lora: alpha and targets without a rank have no effect"):
-        parse_config({"learner": {"lora": {"alpha": 4.0}}})
+        parse_config({"learner": {"lora": {"alpha": 4}}})
