@@ -276,6 +276,29 @@ class MetricsSection(Section):
     ray: bool = Field(True, description="export through ray.util.metrics")
 
 
+class RewardHackingSection(Section):
+    """The alarm for a reward that is earned without the task being solved."""
+
+    enabled: bool = True
+    variance_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="share of the variance within groups that a part of the reward may have, mean of the window",
+    )
+    window: int = Field(10, ge=2, description="updates over which the share is averaged and success should rise")
+    min_rise: float = Field(
+        0.02, ge=0, lt=1, description="training success rises if the second half of the window exceeds the first by this"
+    )
+    outcome_parts: tuple[str, ...] = Field(("final",), description="parts that pay for the outcome; any other is auxiliary")
+
+
+class AlarmsSection(Section):
+    """What a person is warned of while the run goes on."""
+
+    reward_hacking: RewardHackingSection = RewardHackingSection()
+
+
 class RayClusterSection(Section):
     """Which Ray cluster to run on."""
 
@@ -303,6 +326,7 @@ class RunConfig(Section):
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
     metrics: MetricsSection = MetricsSection()
+    alarms: AlarmsSection = AlarmsSection()
     ray: RayClusterSection = RayClusterSection()
 
     @model_validator(mode="after")

@@ -97,7 +97,7 @@ class JsonlSink:
     def __init__(self, path: Path, *, resume_after: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if resume_after is not None and path.exists():
-            _drop_later_records(path, resume_after)
+            drop_later_records(path, "step", resume_after)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -109,11 +109,12 @@ class JsonlSink:
         self._file.close()
 
 
-def _drop_later_records(path: Path, last: int) -> None:
+def drop_later_records(path: Path, key: str, last: int) -> None:
+    """Rewrite a file of JSON lines without those whose `key` exceeds `last`, and without a line that was cut short."""
     kept = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= last:
+            if json.loads(line)[key] <= last:
                 kept.append(line + "\n")
         except json.JSONDecodeError:
             continue  # cut short when the writer was killed
@@ -202,6 +203,11 @@ declare(
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
+    reward_batch/min/*         | reward        | min  | its smallest value in the batch
+    reward_batch/max/*         | reward        | max  | its largest value in the batch
+    reward_batch/share/*       | fraction      | mean | its share of the batch's reward, penalties counted by their size
+    reward_batch/variance_share/* | fraction   | mean | its share of the variance within groups, which makes the gradient
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool
     replay/bytes               | bytes         | last | payload bytes in the pool
@@ -239,6 +245,7 @@ declare(
     learner/useful_tokens      | fraction      | mean | tokens that are not padding
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
+    alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )

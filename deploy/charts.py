@@ -65,6 +65,16 @@ SECTIONS = (
         ),
     ),
     Section(
+        question="What does the reward pay for?",
+        charts=(
+            Chart(title="Share of the variance within groups", patterns=("reward_batch/variance_share/*",)),
+            Chart(title="Share of the reward", patterns=("reward_batch/share/*",), axis=_SHARE),
+            Chart(title="Mean per trajectory", patterns=("reward_batch/mean/*",)),
+            Chart(title="Range in the batch", patterns=("reward_batch/min/*", "reward_batch/max/*")),
+            Chart(title="Alarms", patterns=("alarm/*",), axis=_SHARE),
+        ),
+    ),
+    Section(
         question="Is the update sound?",
         charts=(
             Chart(title="KL divergence", patterns=("learner/kl", "learner/mismatch_kl")),

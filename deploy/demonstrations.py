@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +24,12 @@ from envs.agents import TeacherAgent
 from envs.base import TRAIN, TaskSource
 from envs.parser import action_format
 from envs.registry import load_source
-from replay_service.archive import ImportResult, read_archive
+from replay_service.archive import ImportResult, import_pool, read_archive
 from replay_service.store import Replay
 from rewards.composer import Composer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-logger = logging.getLogger(__name__)
 
 
 async def load_demonstrations(config: RunConfig, source: TaskSource, base: Path) -> list[Trajectory]:
@@ -79,11 +77,10 @@ async def _from_replay(config: RunConfig, source: TaskSource, tokenizer: PreTrai
     section = config.warm_start
     assert section.path is not None
     kept: list[Trajectory] = []
-    for _, group in _archive(section.path, "warm_start.path"):
-        _check_tokens(group, len(tokenizer), "warm_start.path")
-        kept += [one for one in group.trajectories if one.outcome >= 1 and len(one) <= config.model.max_length]
-        if len(kept) >= section.demonstrations:
-            break
+    with _readable(section.path, "warm_start.path"):
+        for _, group in read_archive(section.path.expanduser()):
+            _check_tokens(group, len(tokenizer), "warm_start.path")
+            kept += [one for one in group.trajectories if one.outcome >= 1 and len(one) <= config.model.max_length]
     if not kept:
         raise ConfigError(f"warm_start.path: {section.path} holds no success of at most model.max_length tokens")
     return kept[: section.demonstrations]
@@ -107,27 +104,26 @@ def prefill(config: RunConfig, pool: Replay, base: Path) -> ImportResult:
 
     Raises:
         ConfigError: the file cannot be read, or its tokens are not the model's.
-        CodecError: not an exported pool, or damaged; part of it may be in the pool.
+        CodecError: not an exported pool, or damaged.
     """
     from transformers import AutoTokenizer
 
     path = config.warm_start.prefill
     assert path is not None
     vocabulary = len(AutoTokenizer.from_pretrained(base))
-    counts = {"ok": 0, "dup": 0, "stale": 0}
-    for priority, group in _archive(path, "warm_start.prefill"):
+
+    def prepare(group: TrajectoryGroup) -> TrajectoryGroup | None:
         _check_tokens(group, vocabulary, "warm_start.prefill")
-        if max(map(len, group.trajectories)) > config.model.max_length:
-            continue
-        counts[pool.restore(_of_first_version(group), priority=priority).status] += 1
-    pool.reset_flow()
-    logger.info("the pool begins with %d groups of %s", counts["ok"], path)
-    return ImportResult(imported=counts["ok"], known=counts["dup"], stale=counts["stale"])
+        return _of_first_version(group) if max(map(len, group.trajectories)) <= config.model.max_length else None
+
+    with _readable(path, "warm_start.prefill"):
+        return import_pool(pool, path.expanduser(), prepare=prepare)
 
 
-def _archive(path: Path, key: str) -> list[tuple[float, TrajectoryGroup]]:
+@contextmanager
+def _readable(path: Path, key: str) -> Iterator[None]:
     try:
-        return list(read_archive(path.expanduser()))
+        yield
     except OSError as error:
         raise ConfigError(f"{key}: {path} cannot be read ({error})") from None
 

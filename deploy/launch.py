@@ -20,6 +20,7 @@ from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
 from cacherl.policy import FIRST_VERSION
+from deploy.alarms import ALARMS_FILE, AlarmBoard
 from deploy.checkpointing import Checkpointer
 from deploy.checkpoints import Checkpoint, CheckpointStore
 from deploy.cluster import cluster, reserve
@@ -30,6 +31,7 @@ from deploy.panel import Panel
 from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
+from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
@@ -211,13 +213,14 @@ class Launch:
                 monitor.note("warm start from the cache")
 
             stream = TaskStream(self.source, config, prefix=identity.run_id)
+            alarms = self._alarms(replay)
             checkpointer = Checkpointer(
                 settings=config.checkpoint,
                 store=_store(config, directory),
                 learner=learner,
                 replay=replay,
                 namespace=namespace,
-                parts={"tasks": stream, "monitor": monitor},
+                parts={"tasks": stream, "monitor": monitor, "alarms": alarms},
                 world=config.learner.workers,
                 deadline_s=config.learner.update_deadline_s,
             )
@@ -242,6 +245,7 @@ class Launch:
                 monitor=monitor,
                 checkpointer=checkpointer,
                 version=version,
+                alarms=alarms,
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
@@ -276,6 +280,11 @@ class Launch:
 
         await warm_start.train(learner, progress)
 
+    def _alarms(self, replay: Replay) -> AlarmBoard:
+        hacking, folder = self.config.alarms.reward_hacking, self.directory.path
+        alarms = [reward_hacking_alarm(hacking, fetch=replay.fetch, run_dir=folder)] if hacking.enabled else []
+        return AlarmBoard(alarms, log=folder / ALARMS_FILE)
+
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
         return WorkerSpec(
             name="actor",
@@ -305,8 +314,7 @@ def _store(config: RunConfig, directory: RunDirectory) -> CheckpointStore:
 
 def _sinks(config: RunConfig, directory: RunDirectory, resume_after: int | None) -> list[MetricSink]:
     """Sinks that go on after update `resume_after`; None: the run begins at the beginning."""
-    if resume_after is None:
-        directory.forget_metrics()
+    directory.forget_after(resume_after)
     sinks: list[MetricSink] = []
     if config.metrics.jsonl:
         sinks.append(JsonlSink(directory.metrics, resume_after=resume_after))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.pool import ActorPool, PublishedWeights
@@ -19,6 +20,7 @@ from actors.report import GroupReport, eval_metrics
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
+from deploy.alarms import AlarmBoard, Observation
 from deploy.checkpointing import Checkpointer
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
@@ -49,6 +51,7 @@ class Loop:
     held_out: list[Task]
     monitor: Monitor
     checkpointer: Checkpointer
+    alarms: AlarmBoard
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -85,6 +88,7 @@ class Loop:
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             success = await self._evaluate() if evaluates else None
             stops = config.run.stop_at_success is not None and success is not None and success >= config.run.stop_at_success
@@ -128,6 +132,13 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
+        observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))
+        verdict = await asyncio.to_thread(self.alarms.check, observation)
+        for event in verdict.events:
+            self.monitor.note(str(event))
+        return verdict.metrics
 
     async def _pool_metrics(self) -> dict[str, float]:
         await asyncio.to_thread(self.replay.reap)

@@ -15,6 +15,8 @@ import yaml
 
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError
+from cacherl.metrics import drop_later_records
+from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
 
 
@@ -108,10 +110,18 @@ class RunDirectory:
         self.write_json(path.name, asdict(fresh))
         return fresh
 
-    def forget_metrics(self) -> None:
-        """Remove the metrics of a session that left no checkpoint: its steps will be made again from the first."""
-        self.metrics.unlink(missing_ok=True)
-        shutil.rmtree(self.tensorboard, ignore_errors=True)
+    def forget_after(self, version: int | None) -> None:
+        """Remove what an earlier session recorded of updates after `version`, which will be made again; None: of all.
+
+        The sinks of metrics do the same with their own files.
+        """
+        alarms = self.path / ALARMS_FILE
+        if version is None:
+            shutil.rmtree(self.tensorboard, ignore_errors=True)
+            for file in (self.metrics, alarms):
+                file.unlink(missing_ok=True)
+        elif alarms.exists():
+            drop_later_records(alarms, "update", version)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write `value` to the file `name`, whole or not at all."""

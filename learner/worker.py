@@ -27,6 +27,7 @@ from learner.export import save_folder
 from learner.grpo import GrpoTrainer, Reference
 from learner.policy_model import frozen_copy
 from learner.publish import flatten
+from learner.reward_parts import group_parts
 from learner.sft import SupervisedTrainer
 from learner.stats import RankStats
 from replay_service.plan import PlanEntry, SamplePlan
@@ -138,7 +139,8 @@ class LearnerWorker:
         missing = len(entries) - len(found)
         if missing:
             logger.warning("batch %s: %d of %d groups were evicted before they were fetched", batch_id, missing, len(entries))
-        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), missing=missing)
+        parts = tuple(group_parts(group) for _, group in found)
+        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), parts=parts, missing=missing)
 
     def publish(self, version: int) -> tuple[WeightManifest, npt.NDArray[np.uint8]] | None:
         """Gather the weights; on rank 0 their manifest and flat buffer, None elsewhere."""

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,11 @@ from replay_service.store import Replay
 
 VERSION = 1
 _MAGIC = b"CRLP"
+#: Groups of a file pushed with one round trip.
+_AT_ONCE = 8
 
 Progress = Callable[[int, int], None]
+Prepare = Callable[[TrajectoryGroup], TrajectoryGroup | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +69,27 @@ def export_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
     return written
 
 
-def import_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, total: None) -> ImportResult:
+def import_pool(
+    pool: Replay, path: Path, *, prepare: Prepare = lambda group: group, progress: Progress = lambda done, total: None
+) -> ImportResult:
     """Push a file's groups with their priorities, without waiting for the learner, then start the pool's flow rule afresh.
 
     The whole file is read and checked before anything is pushed.
 
+    Args:
+        prepare: what is pushed in a group's place; None leaves it out.
+
     Raises:
         CodecError: not such a file, damaged, cut short, or of another version.
     """
-    total = sum(1 for _ in read_archive(path))
-    counts = {"ok": 0, "dup": 0, "stale": 0}
-    for done, (priority, group) in enumerate(read_archive(path), start=1):
-        counts[pool.restore(group, priority=priority).status] += 1
-        progress(done, total)
+    total = sum(prepare(group) is not None for _, group in read_archive(path))
+    counts: Counter[str] = Counter()
+    prepared = ((priority, prepare(group)) for priority, group in read_archive(path))
+    records, done = ((priority, group) for priority, group in prepared if group is not None), 0
+    while part := list(itertools.islice(records, _AT_ONCE)):
+        results = pool.restore([group for _, group in part], priorities=[priority for priority, _ in part])
+        counts.update(result.status for result in results)
+        progress(done := done + len(part), total)
     pool.reset_flow()
     return ImportResult(imported=counts["ok"], known=counts["dup"], stale=counts["stale"])
 

@@ -153,14 +153,15 @@ class Connection:
 
     def _wait_for_server(self, attempt: int, give_up: float, error: Exception) -> None:
         remaining = give_up - time.monotonic()
-        if remaining <= 0 or self._closed.is_set():
+        if remaining <= 0 and not self._closed.is_set():
             raise ReplayError(
                 f"replay server {self._where} could not be reached for {self._reconnect_s:g} s: {error}"
             ) from error
+        # Of a connection that is closed meanwhile, pause() says so; its sockets fail in ways of their own.
         delay = min(0.02 * 2 ** min(attempt, 6), 1.0) * random.uniform(0.5, 1.0)
         if attempt == 3:
             logger.warning("replay server %s does not answer, retrying: %s", self._where, error)
-        self.pause(min(delay, remaining))
+        self.pause(max(min(delay, remaining), 0.0))
 
 
 def _evaluate(client: redis.Redis, script: scripts.Script, state_key: str, packed: bytes) -> bytes:

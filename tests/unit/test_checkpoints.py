@@ -207,3 +207,15 @@ def test_export_of_a_run_and_of_a_checkpoint(tmp_path: Path) -> None:
         export_policy(run, tmp_path / "newest")
     with pytest.raises(CheckpointError, match="neither a checkpoint"):
         export_policy(tmp_path, tmp_path / "x")
+
+
+def test_records_of_updates_that_will_be_made_again_go(tmp_path: Path) -> None:
+    directory = RunDirectory(settings(tmp_path))
+    alarms = directory.path / "alarms.jsonl"
+    alarms.write_text('{"update": 3}\n{"update": 4}\n{"update": 5}\n')
+    directory.forget_after(4)
+    assert alarms.read_text() == '{"update": 3}\n{"update": 4}\n'
+    directory.tensorboard.mkdir()
+    directory.metrics.write_text("old")
+    directory.forget_after(None)
+    assert [path.name for path in directory.path.iterdir()] == ["config.yaml"]
