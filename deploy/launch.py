@@ -267,7 +267,7 @@ class Launch:
             skipped = await asyncio.to_thread(stream.skip_pushed, replay.pushed)
             logger.info("resumed at version %d; %d groups pushed since then are not played again", version, skipped)
             monitor.show(update=version)
-            monitor.note(f"resumed at update {version}")
+            monitor.note(f"resumed at update {version}" + ("" if self.checkpoint else ": there is no checkpoint yet"))
         return version
 
     async def _warm_start(self, warm_start: WarmStart, learner: LearnerGroup) -> None:

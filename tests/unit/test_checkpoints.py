@@ -169,7 +169,7 @@ def test_settings_that_may_change(tmp_path: Path, change: str) -> None:
         "env.levels=[1]",
         "learner.zero_stage=2",
         "rollout.group_size=4",
-        "reward.success=2",
+        "checkpoint.dir=/d",
     ],
 )
 def test_settings_that_may_not_change(tmp_path: Path, change: str) -> None:
