@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from cacherl.config import RunConfig, parse_config
 from cacherl.errors import LearnerError
 from cacherl.policy import WeightManifest
+from learner.checkpoint import take_reports
 from learner.group import LearnerGroup
 from learner_data import group, tiny_model, trajectory
 from replay_service.keys import Keys
@@ -26,6 +28,7 @@ from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
 GROUPS, SIZE = 6, 4
+WEIGHTS = "policy/model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +218,36 @@ def rank_processes() -> list[psutil.Process]:
     """Processes of learner ranks below this one."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if child.is_running() and "RankActor" in " ".join(child.cmdline())]
+
+
+async def test_a_group_takes_the_place_of_one_that_was_closed_and_learns_beside_its_base(
+    server: ReplayServer, model: Path, tmp_path: Path
+) -> None:
+    """As after a warm start with LoRA: the merged weights are the base, and the reference, of a group of the same name."""
+    config = configure(lora={"rank": 4}, lr=1e-2)
+    rng = np.random.default_rng(1)
+    first = Learner(config, model, server.url, "place", tmp_path)
+    await first.group.start()
+    await first.group.warm_start([trajectory(rng, name=f"d{index}") for index in range(4)])
+    await first.group.save(tmp_path / "warm")
+    await first.group.close()
+    first.replay.close()
+    second = Learner(config, tmp_path / "warm", server.url, "place", tmp_path)
+    try:
+        await second.group.start()
+        second.push()
+        stats = await second.group.update("b1")
+        assert stats.metrics["learner/kl"] == pytest.approx(0, abs=1e-9)
+        assert (await second.group.update("b2")).metrics["learner/kl"] > 1e-6
+        await second.group.snapshot(tmp_path)
+        while (files := take_reports(tmp_path, 1)) is None:
+            await asyncio.sleep(0.05)
+        assert {file.name for file in files} == {"learner-0.pt", "policy/config.json", "policy/generation_config.json", WEIGHTS}
+        published, policy = await second.weights(2), load_file(tmp_path / WEIGHTS)
+        torch.testing.assert_close(published, policy, rtol=0, atol=0)
+        base, initial = load_file(tmp_path / "warm" / "model.safetensors"), load_file(model / "model.safetensors")
+        assert all(torch.equal(base[name], initial[name]) == ("_proj" not in name) for name in initial)
+        assert all(torch.equal(policy[name], base[name]) == ("_proj" not in name) for name in base)
+    finally:
+        await second.group.close()
+        second.replay.close()
