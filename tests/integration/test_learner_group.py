@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from cacherl.config import RunConfig, parse_config
+from cacherl.durable import WrittenFile
 from cacherl.errors import LearnerError
 from cacherl.policy import WeightManifest
 from learner.checkpoint import take_reports
@@ -214,6 +216,15 @@ async def test_a_rank_that_dies_is_named_and_close_leaves_no_process(start: Any)
     assert rank_processes() == []
 
 
+def written(folder: Path) -> list[WrittenFile]:
+    """What the one rank's snapshot wrote, once it has."""
+    deadline = time.monotonic() + 20
+    while (files := take_reports(folder, 1)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return files
+
+
 def rank_processes() -> list[psutil.Process]:
     """Processes of learner ranks below this one."""
     children = psutil.Process().children(recursive=True)
@@ -240,8 +251,7 @@ async def test_a_group_takes_the_place_of_one_that_was_closed_and_learns_beside_
         assert stats.metrics["learner/kl"] == pytest.approx(0, abs=1e-9)
         assert (await second.group.update("b2")).metrics["learner/kl"] > 1e-6
         await second.group.snapshot(tmp_path)
-        while (files := take_reports(tmp_path, 1)) is None:
-            await asyncio.sleep(0.05)
+        files = await asyncio.to_thread(written, tmp_path)
         assert {file.name for file in files} == {"learner-0.pt", "policy/config.json", "policy/generation_config.json", WEIGHTS}
         published, policy = await second.weights(2), load_file(tmp_path / WEIGHTS)
         torch.testing.assert_close(published, policy, rtol=0, atol=0)
