@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -29,12 +29,17 @@ from cacherl.policy import FIRST_VERSION
 from cacherl.trajectory import NO_VERSION, Message, Role, Status, Trajectory, Turn
 from envs.base import ActionFormat, PlannedCall
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 logger = logging.getLogger(__name__)
 
 _ASSISTANT = "assistant"
 
 
-def read_transcripts(path: Path, chat: Chat, calls: ActionFormat, *, max_length: int, limit: int) -> list[Trajectory]:
+def read_transcripts(
+    path: Path, tokenizer: PreTrainedTokenizerBase, calls: ActionFormat, *, max_length: int, limit: int
+) -> list[Trajectory]:
     """The first `limit` conversations of a file that are at most `max_length` tokens long.
 
     Args:
@@ -43,12 +48,14 @@ def read_transcripts(path: Path, chat: Chat, calls: ActionFormat, *, max_length:
     Raises:
         ConfigError: the file cannot be read, a line is not such a conversation, or none is short enough; names the line.
     """
+    plain = Chat(tokenizer)
     kept: list[Trajectory] = []
     too_long = 0
     for number, record in _records(path):
         if len(kept) == limit:
             break
         try:
+            chat = Chat(tokenizer, tools=record["tools"]) if record.get("tools") else plain
             trajectory = _trajectory(record, f"{path.name}-{number}", chat, calls)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"warm_start.path: {path} line {number} is not a conversation: {error!r:.200}") from error
@@ -80,7 +87,7 @@ def _trajectory(record: Mapping[str, Any], name: str, chat: Chat, calls: ActionF
     first = next((place for place, message in enumerate(messages) if message["role"] == _ASSISTANT), None)
     if first is None:
         raise ValueError("it has no assistant message")
-    ids = chat.prompt_ids([_message(message) for message in messages[:first]], record.get("tools"))
+    ids = chat.prompt_ids([_message(message) for message in messages[:first]])
     mask, turns = [False] * len(ids), []
     while first < len(messages):
         text = _text(messages[first], calls)

@@ -76,6 +76,11 @@ class EnvSection(Section):
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
     )
+    briefing: Literal["auto", "none", "template", "system"] = Field(
+        "auto",
+        description="how the prompt tells of the tools: by the model's chat template, by a system message, or not at all; "
+        "auto: not to a tiny model, else by the template if it asks for calls in action_format, else by a system message",
+    )
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actors.chat import Chat
+from actors.briefing import briefed_chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
@@ -58,7 +58,7 @@ async def _by_teacher(config: RunConfig, source: TaskSource, tokenizer: PreTrain
         tasks,
         lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
         source=patient,
-        chat=Chat(tokenizer),
+        chat=briefed_chat(tokenizer, config, patient),
         scorer=Composer.from_config(config.reward),
         limits=limits,
         sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
@@ -70,7 +70,7 @@ async def _from_transcripts(config: RunConfig, source: TaskSource, tokenizer: Pr
     assert section.path is not None
     calls = action_format(config.env.action_format)
     path, length = section.path.expanduser(), config.model.max_length
-    return read_transcripts(path, Chat(tokenizer), calls, max_length=length, limit=section.demonstrations)
+    return read_transcripts(path, tokenizer, calls, max_length=length, limit=section.demonstrations)
 
 
 async def _from_replay(config: RunConfig, source: TaskSource, tokenizer: PreTrainedTokenizerBase) -> list[Trajectory]:

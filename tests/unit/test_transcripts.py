@@ -39,8 +39,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chat(base: Path) -> Chat:
-    return Chat(AutoTokenizer.from_pretrained(base))
+def tokenizer(base: Path) -> Any:
+    return AutoTokenizer.from_pretrained(base)
 
 
 def written(tmp_path: Path, *conversations: Any) -> Path:
@@ -53,10 +53,11 @@ def config(**warm_start: Any) -> RunConfig:
     return parse_config({"model": {"max_length": 128}, "warm_start": {"updates": 1, **warm_start}})
 
 
-def test_a_conversation_is_imitated_where_the_assistant_speaks(tmp_path: Path, chat: Chat) -> None:
+def test_a_conversation_is_imitated_where_the_assistant_speaks(tmp_path: Path, tokenizer: Any) -> None:
     path = written(tmp_path, {"messages": [SYSTEM, USER, CALL, TOOL, ANSWER, USER]})
     hermes = action_format("hermes")
-    (found,) = read_transcripts(path, chat, hermes, max_length=1000, limit=9)
+    (found,) = read_transcripts(path, tokenizer, hermes, max_length=1000, limit=9)
+    chat = Chat(tokenizer)
     prompt = chat.prompt_ids([message_of(SYSTEM), message_of(USER)])
     (parsed,) = hermes.parse(found.turns[0].text, finish_reason="stop")
     assert (parsed.name, dict(parsed.arguments), parsed.problem) == ("look", {"x": 1}, None)
@@ -74,13 +75,13 @@ def message_of(raw: dict[str, Any]) -> Any:
     return Message(role=raw["role"], content=raw["content"], name=raw.get("name"))
 
 
-def test_long_ones_are_left_out_and_the_limit_holds(tmp_path: Path, chat: Chat) -> None:
+def test_long_ones_are_left_out_and_the_limit_holds(tmp_path: Path, tokenizer: Any) -> None:
     short, long = {"messages": [USER, ANSWER]}, {"messages": [USER, ANSWER, *[USER, ANSWER] * 20]}
     path = written(tmp_path, long, short, short, short)
-    found = read_transcripts(path, chat, action_format("cacherl"), max_length=60, limit=2)
+    found = read_transcripts(path, tokenizer, action_format("cacherl"), max_length=60, limit=2)
     assert [one.trajectory_id for one in found] == ["chats.jsonl-2", "chats.jsonl-3"]
     with pytest.raises(ConfigError, match=r"no conversation of at most model\.max_length 5 tokens"):
-        read_transcripts(path, chat, action_format("cacherl"), max_length=5, limit=2)
+        read_transcripts(path, tokenizer, action_format("cacherl"), max_length=5, limit=2)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +93,11 @@ def test_long_ones_are_left_out_and_the_limit_holds(tmp_path: Path, chat: Chat) 
         (json.dumps({"messages": [{"role": "robot", "content": ""}, ANSWER]}), "role 'robot' is none of system, user"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, chat: Chat, line: str, message: str) -> None:
+def test_a_bad_line_is_named(tmp_path: Path, tokenizer: Any, line: str, message: str) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ConfigError, match=message):
-        read_transcripts(path, chat, action_format("cacherl"), max_length=100, limit=1)
+        read_transcripts(path, tokenizer, action_format("cacherl"), max_length=100, limit=1)
 
 
 @pytest.mark.parametrize(
