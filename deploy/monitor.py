@@ -77,10 +77,12 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """What the run has done so far, for a resumed session to go on counting."""
+        elapsed_s = self.elapsed_s
+        running = {self.view.phase: self.phases.get(self.view.phase, 0.0) + elapsed_s - sum(self.phases.values())}
         return {
-            "elapsed_s": self.elapsed_s,
+            "elapsed_s": elapsed_s,
             "held_out": list(self.held_out),
-            "phases": dict(self.phases),
+            "phases": self.phases | running,
             "episodes": self.episodes,
             "tool_calls": self._tool_calls,
         }

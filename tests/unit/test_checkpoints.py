@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from cacherl.config import RunConfig, load_config
 from cacherl.durable import WrittenFile, describe
 from cacherl.errors import CheckpointError, ConfigError
+from cacherl.stateful import collect, restore
 from deploy.checkpoints import CheckpointStore, read_checkpoint
 from deploy.export import export_policy
 from deploy.resume import refuse_changes
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
+from learner.checkpoint import StateWriter, copied, read_state, take_reports, write_state
 from support import PROJECT
 
 
@@ -219,3 +223,57 @@ def test_records_of_updates_that_will_be_made_again_go(tmp_path: Path) -> None:
     directory.metrics.write_text("old")
     directory.forget_after(None)
     assert [path.name for path in directory.path.iterdir()] == ["config.yaml"]
+
+
+class Counter:
+    """A part with a state."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_every_part_gets_its_state_and_none_may_lack_one() -> None:
+    states = collect({"a": Counter(1), "b": Counter(2)})
+    parts = {"a": Counter(), "b": Counter()}
+    restore(parts, states, where="step-7")
+    assert (parts["a"].count, parts["b"].count) == (1, 2)
+    with pytest.raises(CheckpointError, match=r"step-7 does not fit .* lacks the state of \['c'\] and holds that of \['b'\]"):
+        restore({"a": Counter(9), "c": Counter()}, states, where="step-7")
+
+
+def test_a_rank_that_cannot_write_fails_the_checkpoint(tmp_path: Path) -> None:
+    writers = [StateWriter(rank) for rank in range(2)]
+    state = {"version": 3, "tensor": torch.arange(3), "nested": [{"value": 0.5}]}
+    writers[0].start(tmp_path, lambda: [write_state(tmp_path, 0, state)], wait=True)
+    assert take_reports(tmp_path, 2) is None
+    (written,) = take_reports(tmp_path, 1) or []
+    back = read_state(tmp_path, 0, [written])
+    assert (back["version"], back["tensor"].tolist(), back["nested"]) == (3, [0, 1, 2], [{"value": 0.5}])
+    with pytest.raises(CheckpointError, match=r"has no learner-1\.pt: it was made by another number of ranks"):
+        read_state(tmp_path, 1, [written])
+
+    def full_disk() -> list[WrittenFile]:
+        raise OSError(28, "No space left on device")
+
+    writers[1].start(tmp_path, full_disk, wait=True)
+    writers[0].start(tmp_path, lambda: [written], wait=True)
+    with pytest.raises(CheckpointError, match=r"learner rank 1 could not write .*No space left on device"):
+        take_reports(tmp_path, 2)
+    for writer in writers:
+        writer.close()
+
+
+def test_a_copied_state_shares_nothing_and_holds_plain_data_only() -> None:
+    tensor = torch.zeros(2)
+    copy = copied({"a": [tensor, 1, None, "x"], "b": (True,)})
+    tensor += 1
+    assert copy["a"][0].tolist() == [0, 0]
+    assert copy["b"] == (True,)
+    with pytest.raises(CheckpointError, match="cannot hold a PosixPath"):
+        copied({"a": Path()})
