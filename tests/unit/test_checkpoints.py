@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from cacherl.config import RunConfig, load_config
 from cacherl.durable import WrittenFile, describe
 from cacherl.errors import CheckpointError, ConfigError
 from cacherl.stateful import collect, restore
 from deploy.checkpoints import CheckpointStore, read_checkpoint
+from deploy.cli import app
 from deploy.export import export_policy
 from deploy.resume import refuse_changes
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
@@ -223,6 +225,21 @@ def test_records_of_updates_that_will_be_made_again_go(tmp_path: Path) -> None:
     directory.metrics.write_text("old")
     directory.forget_after(None)
     assert [path.name for path in directory.path.iterdir()] == ["config.yaml"]
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    config = settings(tmp_path, "run.seed=3")
+    RunDirectory(config)
+    take(store(config.checkpoint_dir), 10, success=0.9)
+    runner = CliRunner()
+    result = runner.invoke(app, ["export", str(tmp_path / "a"), str(tmp_path / "out")])
+    assert result.output == f"{tmp_path}/out: the policy of version 10\n"
+    assert (tmp_path / "out" / "config.json").is_file()
+    result = runner.invoke(app, ["resume", str(tmp_path / "a"), "run.seed=4"])
+    assert isinstance(result.exception, ConfigError)
+    assert "run.seed: 3 in" in str(result.exception)
+    result = runner.invoke(app, ["resume", str(tmp_path)])
+    assert "is not the folder of a run" in str(result.exception)
 
 
 class Counter:

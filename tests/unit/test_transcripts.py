@@ -75,6 +75,14 @@ def message_of(raw: dict[str, Any]) -> Any:
     return Message(role=raw["role"], content=raw["content"], name=raw.get("name"))
 
 
+def test_a_conversation_may_bring_its_tools(tmp_path: Path, base: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = "{% if tools %}{{ tools[0].name }} {% endif %}" + tokenizer.chat_template
+    path = written(tmp_path, {"messages": [USER, ANSWER], "tools": [{"name": "river"}]}, {"messages": [USER, ANSWER]})
+    told, untold = read_transcripts(path, tokenizer, action_format("cacherl"), max_length=100, limit=2)
+    assert told.token_ids.tolist() == [*tokenizer.encode("river "), *untold.token_ids.tolist()]
+
+
 def test_long_ones_are_left_out_and_the_limit_holds(tmp_path: Path, tokenizer: Any) -> None:
     short, long = {"messages": [USER, ANSWER]}, {"messages": [USER, ANSWER, *[USER, ANSWER] * 20]}
     path = written(tmp_path, long, short, short, short)
