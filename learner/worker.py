@@ -170,6 +170,8 @@ class LearnerWorker:
 
         Returns once the copy is made, or with checkpoint.asynchronous=false once the files are on disk.
         """
+        if self._trainer is None:  # or the checkpoint would hold the warm start's moments, which the first update forgets
+            self._start_rl()
         weights = self._engine.full_weights()
         state = copied({"version": self._version, "world": self._world, "parts": collect(self._parts())})
 
