@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.briefing import briefed_chat
 from actors.chat import Chat
-from actors.engine import Engine, EngineSettings
+from actors.engine import Engine, EngineSettings, abandon_start
 from actors.episode import EpisodeLimits
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
@@ -123,7 +123,7 @@ class RolloutWorker:
 
     async def _push(self, group: TrajectoryGroup) -> str:
         priority = self._spec.priority(group)
-        deadline_s = self._spec.config.replay.deadline_s
+        deadline_s = longest_wait_s(self._spec.config)
         deadline = time.monotonic() + deadline_s
         while (result := await asyncio.to_thread(self._replay.try_push, group, priority=priority)).status == "throttle":
             if time.monotonic() > deadline:
@@ -174,9 +174,17 @@ class RolloutWorker:
         """Stop the engine and leave no process behind."""
         if hasattr(self, "_engine"):
             self._engine.close()
+        else:
+            await asyncio.to_thread(abandon_start)
         if self._staged:
             self._staged.close()
         self._replay.close()
+
+
+def longest_wait_s(config: RunConfig) -> float:
+    """Seconds that a push may have to wait: what an update, its publish and an evaluation may take, and replay.deadline_s."""
+    between_draws = config.learner.update_deadline_s + config.weights.deadline_s + config.eval.deadline_s
+    return between_draws + config.replay.deadline_s
 
 
 def make_rollout(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds of one wait for placement; Ray takes whole or fractional seconds.
 _PLACEMENT_POLL_S = 1
+#: Seconds for a cluster's head to take a connection.
+_ANSWER_S = 10.0
 #: Settings that keep Ray from reporting usage, overriding device variables, and printing banners.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -46,11 +49,13 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
     options: dict[str, Any] = (
         {"address": address} if address else {"address": "local", "include_dashboard": config.ray.dashboard}
     )
+    if address:
+        _require_answer(address)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             context = ray.init(namespace=namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError) as error:
             raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
     try:
         _check_capacity(config, ray.cluster_resources())
@@ -58,6 +63,18 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
         yield context.dashboard_url or ""
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself tries for minutes, deaf to Ctrl-C, to reach what does not listen."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return  # 'auto', 'local' or a ray:// URL, of which Ray says itself what is wrong
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S):
+            return
+    except OSError as error:
+        raise ConfigError(f"ray.address: nothing listens at {address!r} ({error}); is that cluster running?") from None
 
 
 def _check_capacity(config: RunConfig, total: dict[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -81,6 +82,14 @@ class MarkedProcess:
                 except OSError:
                     continue
         return found
+
+    def memory_maps(self) -> list[str]:
+        """What each process of the command has mapped."""
+        maps = []
+        for pid in self.alive():
+            with contextlib.suppress(OSError):
+                maps.append(Path(f"/proc/{pid}/maps").read_text())
+        return maps
 
     def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[Path]]:
         """Processes still there after `grace_s`, and files in shared memory that were not there before."""
