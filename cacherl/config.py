@@ -66,8 +66,11 @@ class ModelSection(Section):
 class EnvSection(Section):
     """Tasks and tools."""
 
-    name: str = "research"
-    levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    name: str = Field("research", description="a family of `cacherl env list`, or 'package.module:Name' of your own")
+    settings: dict[str, Any] = Field({}, description="what this environment can be told; it validates them itself")
+    levels: tuple[int, ...] | None = Field(
+        None, min_length=1, description="difficulties to train and to evaluate on; null: all of split 'train'"
+    )
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
     )

@@ -32,7 +32,7 @@ from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
-from envs.registry import load_source
+from envs.preflight import ready_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -71,7 +71,7 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
+    source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:

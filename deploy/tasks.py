@@ -7,6 +7,7 @@ import random
 from actors.rollout import GroupRequest, derive_seed
 from cacherl.config import RunConfig
 from envs.base import TRAIN, VAL, Task, TaskSource
+from envs.registry import training_levels
 
 
 class TaskStream:
@@ -33,8 +34,8 @@ class TaskStream:
 
 
 def draw_task(source: TaskSource, config: RunConfig, *, split: str, number: int) -> Task:
-    """Task `number` of a split; the levels of `env.levels` alternate."""
-    levels = config.env.levels
+    """Task `number` of a split; the levels that the run plays alternate."""
+    levels = training_levels(source, config.env)
     rng = random.Random(derive_seed(config.run.seed, split, number))
     return source.sample(rng, split=split, level=levels[number % len(levels)])
 

@@ -3,45 +3,116 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
-from envs.base import TRAIN, TaskSource
+from envs.base import TRAIN, VAL, TaskSource
 from envs.data.family import DataFamily
+from envs.interface import require
 from envs.research.family import ResearchFamily
+from envs.settings import read_settings
+from envs.simulator import Family
 from envs.source import SimulatedSource
 from envs.trip.family import TripFamily
 
-#: What `env.name` may be, besides a dotted path.
-FAMILIES: dict[str, Callable[[EnvSection], TaskSource]] = {
-    "data": lambda section: SimulatedSource(DataFamily(), section),
-    "research": lambda section: SimulatedSource(ResearchFamily(), section),
-    "trip": lambda section: SimulatedSource(TripFamily(), section),
+#: What `env.name` may be, besides a dotted path: a `Family` class, or a callable from the section to a `TaskSource`.
+#: The named parameters of either, after the section, are its `env.settings`.
+FAMILIES: dict[str, Callable[..., Any]] = {
+    "data": DataFamily,
+    "research": ResearchFamily,
+    "trip": TripFamily,
 }
 
 
 def load_source(section: EnvSection) -> TaskSource:
-    """The source that `section.name` names: a family, or 'package.module:Name' of a callable that takes an `EnvSection`.
+    """The source that `section.name` names, with levels to train and to evaluate on.
 
     Raises:
-        ConfigError: no such family, module or name; a level that the family does not have.
+        ConfigError: as `build_source`; a level of `section.levels` that the environment lacks in 'train' or 'val'.
     """
-    source = _factory(section.name)(section)
-    levels = source.levels(TRAIN)
-    if missing := [level for level in section.levels if level not in levels]:
-        raise ConfigError(f"env.levels: family {source.family!r} has levels {list(levels)}, got {missing}")
+    source = build_source(section)
+    for split in (TRAIN, VAL):
+        levels = source.levels(split)
+        if missing := [level for level in training_levels(source, section) if level not in levels]:
+            use = "trained" if split == TRAIN else "evaluated"
+            raise ConfigError(
+                f"env.levels: {source.family!r} has levels {list(levels)} in split {split!r}, which is {use} on, got {missing}"
+            )
+    if not source.levels(TRAIN):
+        raise ConfigError(f"env.name {section.name!r}: it has no levels in split {TRAIN!r}, so there is nothing to train on")
     return source
 
 
-def _factory(name: str) -> Callable[[EnvSection], TaskSource]:
+def training_levels(source: TaskSource, section: EnvSection) -> tuple[int, ...]:
+    """The levels that a run plays: `env.levels`, or all of the split 'train' where that is null."""
+    return source.levels(TRAIN) if section.levels is None else section.levels
+
+
+def build_source(section: EnvSection) -> TaskSource:
+    """The source that `section.name` names: a family, or 'package.module:Name' of a `Family` class or of a callable that
+    takes the section and returns a `TaskSource`.
+
+    Raises:
+        ConfigError: no such family, module or name; a setting it does not have; something that is not what it should be.
+    """
+    where = f"env.name {section.name!r}"
+    target = _target(section.name)
+    takes_section = not (isinstance(target, type) and not hasattr(target, "make_env"))
+    settings = read_settings(target, section.settings, skip=int(takes_section))
+    try:
+        made = target(section, **settings) if takes_section else target(**settings)
+    except ConfigError:
+        raise
+    except Exception as error:
+        shown = f" with env.settings {dict(section.settings)}" if section.settings else ""
+        raise ConfigError(f"{where}{shown}: {type(error).__name__}: {error}") from error
+    if takes_section:
+        require(made, TaskSource, where)
+        source: TaskSource = made
+        return source
+    require(made, Family, where)
+    return SimulatedSource(made, section)
+
+
+def module_root(name: str) -> Path | None:
+    """The package folder or the file that the environment of a dotted path comes from; None for the project's families."""
+    if name in FAMILIES:
+        return None
+    spec = importlib.util.find_spec(name.partition(":")[0].partition(".")[0])
+    if spec is None or spec.origin is None:  # a folder without __init__.py
+        return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+    return Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+
+
+def _target(name: str) -> Callable[..., Any]:
     if name in FAMILIES:
         return FAMILIES[name]
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(f"env.name must be one of {', '.join(FAMILIES)} or a path 'package.module:Name', got {name!r}")
+    module = _module(name, module_name)
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        close = get_close_matches(attribute, vars(module)) or [one for one in vars(module) if not one.startswith("_")][-5:]
+        raise ConfigError(f"env.name {name!r}: {module.__file__} has no class or function {attribute!r}; it has {close}")
+    return target  # type: ignore[no-any-return]
+
+
+def _module(name: str, module_name: str) -> Any:
     try:
-        factory: Callable[[EnvSection], TaskSource] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.name {name!r} cannot be loaded: {error}") from error
-    return factory
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            top = error.name.partition(".")[0]
+            raise ConfigError(
+                f"env.name {name!r}: no module named {error.name!r} in {Path.cwd()} or on PYTHONPATH; run from the folder "
+                f"that holds {top}.py or {top}/, or name that folder in PYTHONPATH"
+            ) from None
+        raise ConfigError(f"env.name {name!r}: {module_name} imports {error.name!r}, which is not installed") from error
+    except Exception as error:
+        raise ConfigError(f"env.name {name!r}: importing {module_name} raised {type(error).__name__}: {error}") from error
