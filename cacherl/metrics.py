@@ -173,6 +173,10 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    curriculum/level           | level         | last | level that most training tasks are drawn from
+    curriculum/success/*       | fraction      | last | rolling success of fresh training tasks, per level
+    curriculum/variance/*      | fraction      | last | share of the latest groups whose members differ, per level
+    curriculum/remembered      | tasks         | last | tasks kept to be played again, because their last group had variance
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool

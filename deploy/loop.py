@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from actors.pool import ActorPool, PublishedWeights
-from actors.report import eval_metrics
+from actors.report import GroupReport, eval_metrics
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
@@ -54,7 +54,11 @@ class Loop:
         await self._publish()
         await self._evaluate()
         self.monitor.enter("training")
-        await _first_to_end(self._updates(), self.pool.rollout(self.stream, self.monitor.on_report))
+        await _first_to_end(self._updates(), self.pool.rollout(self.stream, self._on_report))
+
+    def _on_report(self, report: GroupReport) -> None:
+        self.stream.observe(report)
+        self.monitor.on_report(report)
 
     async def _updates(self) -> None:
         config = self.config
@@ -70,7 +74,7 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | await self._pool_metrics()
+            metrics |= self.monitor.drain() | self.stream.metrics() | await self._pool_metrics()
             self.monitor.on_update(self.version, metrics)
             if evaluates:
                 success = await self._evaluate()
