@@ -14,6 +14,7 @@ from cacherl.errors import ConfigError
 from envs.base import TRAIN, VAL, TaskSource
 from envs.data.family import DataFamily
 from envs.interface import require
+from envs.reports.family import ReportsFamily
 from envs.research.family import ResearchFamily
 from envs.settings import read_settings
 from envs.simulator import Family
@@ -24,6 +25,7 @@ from envs.trip.family import TripFamily
 #: The named parameters of either, after the section, are its `env.settings`.
 FAMILIES: dict[str, Callable[..., Any]] = {
     "data": DataFamily,
+    "reports": ReportsFamily,
     "research": ResearchFamily,
     "trip": TripFamily,
 }
