@@ -10,7 +10,7 @@ from typing import Any
 from actors.report import GroupReport
 from actors.rollout import GroupRequest, derive_seed
 from cacherl.config import RunConfig
-from deploy.curriculum import Choice, Curriculum
+from deploy.curriculum import Curriculum
 from envs.base import TRAIN, VAL, Task, TaskSource
 from envs.registry import training_levels
 
@@ -46,16 +46,16 @@ class TaskStream:
 
     def _task(self, group_id: str, number: int) -> Task:
         if self._curriculum is None:
-            return draw_task(self._source, self._config, split=TRAIN, number=number)
+            return self._drawn(number, None)
         choice = self._curriculum.choose(number)
-        task = self._chosen(choice, number)
+        task = self._drawn(number, choice.level) if choice.task_id is None else self._source.get(choice.task_id)
         self._dispatched[group_id] = (task, choice.task_id is None)
         return task
 
-    def _chosen(self, choice: Choice, number: int) -> Task:
-        if choice.task_id is not None:
-            return self._source.get(choice.task_id)
-        return draw_task(self._source, self._config, split=TRAIN, number=number, level=choice.level)
+    def _drawn(self, number: int, level: int | None) -> Task:
+        distinct = self._config.env.train_tasks
+        place = number % distinct if distinct else number
+        return draw_task(self._source, self._config, split=TRAIN, number=place, level=level)
 
     def observe(self, report: GroupReport) -> None:
         """Take in what became of a group of this stream; groups of others, and failed ones, teach nothing."""

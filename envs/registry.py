@@ -91,6 +91,14 @@ def module_root(name: str) -> Path | None:
     return Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
 
 
+def own_sources(name: str) -> list[Path]:
+    """The Python files that the environment of a dotted path consists of; none for the project's families."""
+    root = module_root(name)
+    if root is None:
+        return []
+    return sorted(root.rglob("*.py")) if root.is_dir() else [root]
+
+
 def _target(name: str) -> Callable[..., Any]:
     if name in FAMILIES:
         return FAMILIES[name]

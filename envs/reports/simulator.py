@@ -49,6 +49,7 @@ class ReportSimulator:
         self._log = CallLog(needed=map(self._meant, needed_calls(library)), evidence=_reads(library))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        content: Mapping[str, Any] | None
         match name:
             case "search":
                 content = self._search(arguments["query"])

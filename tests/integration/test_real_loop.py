@@ -22,7 +22,7 @@ from actors.worker import WorkerSpec
 from cacherl.config import RunConfig, load_config
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from deploy.cluster import cluster, reserve
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
@@ -101,7 +101,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
             model=model,
             replay_url=url,
             replay_namespace="loop",
-            priority=AdvantagePriority(settings=config.advantage),
+            priority=FreshPriority(config),
             log_file=folder / "actor.log",
         )
         pool = ActorPool(spec, namespace="loop", placement=placement.actors)
@@ -145,6 +145,13 @@ async def test_mask_is_true_exactly_on_sampled_tokens(stack: Stack) -> None:
             assert observation == (chat.observation_ids(turn.messages) if observation else [])
             expected += [True] * len(completion) + [False] * len(observation)
         assert trajectory.loss_mask.tolist() == expected
+
+
+async def test_an_evaluation_meets_the_same_noise_every_time(stack: Stack) -> None:
+    tasks = held_out_tasks(stack.source, stack.config)
+    first, second = [await stack.pool.evaluate(tasks, label) for label in ("one version", "another version")]
+    assert sum(episode.tool_errors for episode in first) > 0
+    assert [(e.outcome, e.turns, e.tool_errors) for e in first] == [(e.outcome, e.turns, e.tool_errors) for e in second]
 
 
 async def filled(stack: Stack, groups: int) -> None:

@@ -218,6 +218,19 @@ def test_the_stream_repeats_a_task_with_other_seeds(source: TaskSource) -> None:
     assert again.seed != first.seed
 
 
+def test_a_finite_training_set_is_one_of_each_level(source: TaskSource) -> None:
+    settings = parse_config(
+        {"curriculum": {"enabled": True, "window": 4, "revisit": 0, "review": 0.5}, "env": {"train_tasks": 3}}
+    )
+    stream = TaskStream(source, settings, "run")
+    seen: dict[int, set[str]] = {}
+    for _ in range(60):
+        request = stream()
+        seen.setdefault(request.task.level, set()).add(request.task.task_id)
+        stream.observe(report(request.group_id, 1.0, 1.0))
+    assert {level: len(tasks) for level, tasks in seen.items()} == {1: 3, 2: 3, 3: 3}
+
+
 def test_variance_is_what_the_learner_takes_it_to_be(source: TaskSource) -> None:
     kept = {}
     for measure in ("outcome", "return"):

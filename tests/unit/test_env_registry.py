@@ -9,7 +9,7 @@ import pytest
 
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
-from envs.registry import build_source, load_source, module_root, training_levels
+from envs.registry import build_source, load_source, module_root, own_sources, training_levels
 from envs.vocabulary import split_words
 
 SOURCE = load_source(EnvSection())
@@ -30,7 +30,7 @@ def test_a_dotted_path_names_a_factory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("reserch", r"env\.name must be one of data, research, trip or.*got 'reserch'"),
+        ("reserch", r"env\.name must be one of .*research, .* or a path .*got 'reserch'"),
         (
             "no_such_package.env:Mine",
             r"env\.name 'no_such_package\.env:Mine': no module named 'no_such_package' in /.* or on PYTHONPATH; run from the "
@@ -181,6 +181,10 @@ def test_where_an_environment_comes_from(own, tmp_path):
     assert module_root("house.doors:Doors") == tmp_path / "house"
     assert module_root("yard.gates:Gates") == tmp_path / "yard"
     assert module_root("trip") is None
+    (package / "deep.py").touch()
+    assert own_sources("house.doors:Doors") == [tmp_path / "house" / "__init__.py", package / "deep.py"]
+    assert own_sources(name) == [module_root(name)]
+    assert own_sources("trip") == []
 
 
 def test_an_id_leads_back_to_its_task():
