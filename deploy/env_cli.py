@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -139,8 +140,9 @@ def _show(console: Console, finding: Finding) -> None:
 
 def _line() -> str | None:
     """A typed line; None at the end of the input."""
-    if sys.stdin.isatty():
-        sys.stdout.write("> ")
-        sys.stdout.flush()
-    line = sys.stdin.readline()
-    return line.rstrip("\n") if line else None
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives `input` its line editing
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cacherl.config import EnvSection
-from envs.base import TRAIN, VAL, TaskSource
+from envs.base import TRAIN, VAL, Task, TaskSource
 from envs.conformance import repetition, shape, verdicts
 from envs.conformance.subject import Subject
 
@@ -55,12 +55,17 @@ async def check_source(
         section: what `source` was loaded from; None leaves out the checks that load it once more.
         on_finding: called with each finding as soon as there is one.
     """
-    rng = random.Random(f"check {seed}")
-    pairs = [(split, level) for split in (TRAIN, VAL) for level in source.levels(split)]
-    drawn = {
-        (split, level): tuple(source.sample(rng, split=split, level=level) for _ in range(tasks)) for split, level in pairs
-    }
-    subject = Subject(source=source, tasks=drawn, section=section)
+    try:
+        subject = Subject(source=source, tasks=_draw(source, tasks, seed), section=section)
+    except Exception as error:
+        finding = Finding(
+            check="tasks",
+            problem=f"drawing tasks raised {type(error).__name__}: {error}",
+            meaning="there is nothing to play, so nothing else could be checked",
+            remedy="let sample(), and build() behind it, work for every level that levels() gives in 'train' and in 'val'",
+        )
+        on_finding(finding)
+        return (finding,)
     findings = []
     for check in CHECKS:
         if section is None and check.reloads:
@@ -69,6 +74,15 @@ async def check_source(
         findings.append(finding)
         on_finding(finding)
     return tuple(findings)
+
+
+def _draw(source: TaskSource, count: int, seed: int) -> dict[tuple[str, int], tuple[Task, ...]]:
+    rng = random.Random(f"check {seed}")
+    return {
+        (split, level): tuple(source.sample(rng, split=split, level=level) for _ in range(count))
+        for split in (TRAIN, VAL)
+        for level in source.levels(split)
+    }
 
 
 async def _problem(check: Check, subject: Subject) -> str | None:

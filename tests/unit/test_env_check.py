@@ -238,3 +238,14 @@ async def test_nothing_can_be_said_of_an_environment_without_tasks():
     findings = {finding.check: finding.problem for finding in await check_source(source)}
     assert findings["splits"] == "no levels in split train and val"
     assert {problem for check, problem in findings.items() if check != "splits"} == {"there are no tasks"}
+
+
+async def test_tasks_that_cannot_be_drawn_are_a_finding():
+    class Unfinished(LampFamily):
+        def build(self, *, split, level, seed):
+            if split == "val":
+                raise KeyError(split)
+            return super().build(split=split, level=level, seed=seed)
+
+    (finding,) = await check_source(SimulatedSource(Unfinished(), EnvSection()), tasks=2)
+    assert (finding.check, finding.problem) == ("tasks", "drawing tasks raised KeyError: 'val'")
