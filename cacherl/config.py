@@ -66,7 +66,9 @@ class ModelSection(Section):
 class EnvSection(Section):
     """Tasks and tools."""
 
-    name: str = Field("research", description="a family of `cacherl env list`, or 'package.module:Name' of your own")
+    name: str = Field(
+        "research", description="a family of `cacherl env list`, 'package.module:Name' of your own, or a mix: 'research*2+trip'"
+    )
     settings: dict[str, Any] = Field({}, description="what this environment can be told; it validates them itself")
     levels: tuple[int, ...] | None = Field(
         None, min_length=1, description="difficulties to train and to evaluate on; null: all of split 'train'"

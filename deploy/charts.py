@@ -67,9 +67,9 @@ SECTIONS = (
     Section(
         question="What is it given to do?",
         charts=(
-            Chart(title="Level of the curriculum", patterns=("curriculum/level",)),
+            Chart(title="Level of the curriculum", patterns=("curriculum/level", "curriculum/level/*")),
             Chart(title="Each level of it", patterns=("curriculum/success/*", "curriculum/variance/*"), axis=_SHARE),
-            Chart(title="Tasks to be played again", patterns=("curriculum/remembered",)),
+            Chart(title="Tasks to be played again", patterns=("curriculum/remembered", "curriculum/remembered/*")),
         ),
     ),
     Section(

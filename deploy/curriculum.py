@@ -58,15 +58,16 @@ class _Level:
 
 
 class Curriculum:
-    """Chooses among `levels`, beginning with the lowest. A choice follows from the seed, its number and what was observed.
+    """Chooses among `levels` of one family, from the lowest on. A choice follows from seed, number and what was observed.
 
     Args:
         levels: difficulties that the run may train on.
     """
 
-    def __init__(self, section: CurriculumSection, levels: Sequence[int], *, seed: int) -> None:
+    def __init__(self, section: CurriculumSection, levels: Sequence[int], *, family: str, seed: int) -> None:
         self._section = section
         self._levels = tuple(sorted(set(levels)))
+        self._family = family
         self._seed = seed
         self._at = 0
         self._seen = {level: _Level(section.window) for level in self._levels}
@@ -116,7 +117,7 @@ class Curriculum:
         step = (success > self._section.raise_above) - (success < self._section.lower_below)
         target = min(max(self._at + step, 0), len(self._levels) - 1)
         if target != self._at:
-            logger.info("curriculum: level %d -> %d at success %.2f", self.level, self._levels[target], success)
+            logger.info("%s: level %d -> %d at success %.2f", self._family, self.level, self._levels[target], success)
             self._at = target
             self._seen[self.level].clear()  # the model is another than when it was last judged here
 

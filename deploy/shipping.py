@@ -5,7 +5,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-from envs.registry import module_root
+from envs.registry import module_roots
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _OURS = frozenset({"actors", "cacherl", "deploy", "envs", "learner", "replay_service", "rewards"})
@@ -14,17 +14,16 @@ _SHIPPED = "_ray_pkg_"
 
 
 def modules_to_ship(env_name: str) -> list[str]:
-    """The package or the single-file module of `env.name`, for Ray's `py_modules`.
+    """The packages and single-file modules of `env.name`, for Ray's `py_modules`.
 
-    Empty where every node has it already: a family of the project, an installed package, or part of the working directory
+    Empty where every node has them already: families of the project, installed packages, or parts of the working directory
     that `ray job submit` has brought.
     """
-    root = module_root(env_name)
-    if root is None:
-        return []
-    root = root.resolve()
+    return [str(root) for root in dict.fromkeys(path.resolve() for path in module_roots(env_name)) if not _everywhere(root)]
+
+
+def _everywhere(root: Path) -> bool:
     installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
     ours = root.parent == _PROJECT and root.name in _OURS
-    if ours or any(root.is_relative_to(folder) for folder in installed) or any(p.startswith(_SHIPPED) for p in root.parts):
-        return []
-    return [str(root)]
+    shipped = any(part.startswith(_SHIPPED) for part in root.parts)
+    return ours or shipped or any(root.is_relative_to(folder) for folder in installed)

@@ -12,6 +12,7 @@ from actors.rollout import GroupRequest, derive_seed
 from cacherl.config import RunConfig
 from deploy.curriculum import Curriculum
 from envs.base import TRAIN, VAL, Task, TaskSource
+from envs.mix import Part, parts_of
 from envs.registry import training_levels
 
 
@@ -27,11 +28,11 @@ class TaskStream:
         self._config = config
         self.prefix = prefix
         self._next = 0
-        self._curriculum = (
-            Curriculum(config.curriculum, training_levels(source, config.env), seed=config.run.seed)
-            if config.curriculum.enabled
-            else None
-        )
+        self._curricula = {
+            family: Curriculum(config.curriculum, _levels(part, source, config, TRAIN), family=family, seed=config.run.seed)
+            for family, part in parts_of(source).items()
+            if config.curriculum.enabled and _levels(part, source, config, TRAIN)
+        }
         self._dispatched: dict[str, tuple[Task, bool]] = {}
 
     def __call__(self) -> GroupRequest:
@@ -45,49 +46,76 @@ class TaskStream:
         )
 
     def _task(self, group_id: str, number: int) -> Task:
-        if self._curriculum is None:
-            return self._drawn(number, None)
-        choice = self._curriculum.choose(number)
-        task = self._drawn(number, choice.level) if choice.task_id is None else self._source.get(choice.task_id)
-        self._dispatched[group_id] = (task, choice.task_id is None)
-        return task
-
-    def _drawn(self, number: int, level: int | None) -> Task:
         distinct = self._config.env.train_tasks
         place = number % distinct if distinct else number
-        return draw_task(self._source, self._config, split=TRAIN, number=place, level=level)
+        if not self._curricula:
+            return draw_task(self._source, self._config, split=TRAIN, number=place)
+        family = _family(self._source, self._config, TRAIN, number)
+        choice = self._curricula[family].choose(number)
+        task = (
+            draw_task(self._source, self._config, split=TRAIN, number=place, family=family, level=choice.level)
+            if choice.task_id is None
+            else self._source.get(choice.task_id)
+        )
+        self._dispatched[group_id] = (task, choice.task_id is None)
+        return task
 
     def observe(self, report: GroupReport) -> None:
         """Take in what became of a group of this stream; groups of others, and failed ones, teach nothing."""
         task, fresh = self._dispatched.pop(report.group_id, (None, False))
-        if self._curriculum is None or task is None or not report.episodes:
+        if task is None or not report.episodes:
             return
         by_return = self._config.advantage.zero_variance == "return"
         results = {episode.total_reward if by_return else episode.outcome for episode in report.episodes}
         success = fmean(episode.outcome for episode in report.episodes)
-        self._curriculum.observe(task, success=success, varied=len(results) > 1, fresh=fresh)
+        self._curricula[task.family].observe(task, success=success, varied=len(results) > 1, fresh=fresh)
 
     def metrics(self) -> dict[str, float]:
-        """State of the curriculum; empty without one."""
-        return self._curriculum.metrics() if self._curriculum else {}
+        """State of the curriculum, in a mix that of each family; empty without one."""
+        found = {family: curriculum.metrics() for family, curriculum in self._curricula.items()}
+        if len(found) < 2:
+            return next(iter(found.values()), {})
+        return {_of_family(name, family): value for family, values in found.items() for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands, as plain JSON values. Groups that are still being played are not part of it."""
-        return {"next": self._next, "curriculum": self._curriculum.state_dict() if self._curriculum else None}
+        states = {family: curriculum.state_dict() for family, curriculum in self._curricula.items()}
+        return {"next": self._next, "curriculum": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; a curriculum that only the saved or only this run has begins anew."""
         self._next = state["next"]
         self._dispatched.clear()
-        if self._curriculum and state["curriculum"] is not None:
-            self._curriculum.load_state_dict(state["curriculum"])
+        for family, curriculum in self._curricula.items():
+            if family in state["curriculum"]:
+                curriculum.load_state_dict(state["curriculum"][family])
 
 
-def draw_task(source: TaskSource, config: RunConfig, *, split: str, number: int, level: int | None = None) -> Task:
-    """Task `number` of a split; the levels that the run plays alternate, unless `level` says which."""
-    levels = training_levels(source, config.env)
+def draw_task(
+    source: TaskSource, config: RunConfig, *, split: str, number: int, family: str | None = None, level: int | None = None
+) -> Task:
+    """Task `number` of a split. Families come by weight, and the levels of each alternate, unless it is said which."""
+    part = parts_of(source)[family or _family(source, config, split, number)]
+    levels = _levels(part, source, config, split)
     rng = random.Random(derive_seed(config.run.seed, split, number))
-    return source.sample(rng, split=split, level=levels[number % len(levels)] if level is None else level)
+    return part.source.sample(rng, split=split, level=levels[number % len(levels)] if level is None else level)
+
+
+def _family(source: TaskSource, config: RunConfig, split: str, number: int) -> str:
+    parts = {name: part for name, part in parts_of(source).items() if _levels(part, source, config, split)}
+    rng = random.Random(derive_seed(config.run.seed, "family", split, number))
+    return rng.choices(list(parts), [part.weight for part in parts.values()])[0]
+
+
+def _levels(part: Part, source: TaskSource, config: RunConfig, split: str) -> tuple[int, ...]:
+    """The levels of the run that this family has, in the run's order."""
+    return tuple(level for level in training_levels(source, config.env) if level in part.source.levels(split))
+
+
+def _of_family(name: str, family: str) -> str:
+    """'curriculum/success/level1' -> 'curriculum/success/trip/level1', 'curriculum/level' -> 'curriculum/level/trip'."""
+    section, kind, *rest = name.split("/")
+    return "/".join((section, kind, family, *rest))
 
 
 def held_out_tasks(source: TaskSource, config: RunConfig) -> list[Task]:

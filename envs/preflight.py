@@ -9,6 +9,7 @@ from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
 from envs.base import TRAIN, VAL, EnvStep, Solution, Task, TaskSource, ToolEnv
 from envs.interface import require
+from envs.mix import parts_of
 from envs.registry import load_source, training_levels
 from envs.simulator import Simulator
 from envs.source import SimulatedSource
@@ -37,23 +38,30 @@ async def preflight(source: TaskSource, section: EnvSection) -> None:
         ConfigError: something is missing or raises; names the task and what to do.
     """
     where = f"env.name {section.name!r}"
-    for split in (TRAIN, VAL):
-        for level in training_levels(source, section):
-            step = f"drawing a task of split {split!r}, level {level}"
-            try:
-                task = source.sample(random.Random(0), split=split, level=level)
-                _demand(task, Task, where, "sample()")
-                step = f"beginning task {task.task_id}"
-                async with asyncio.timeout(_DEADLINE_S):
-                    await _begin(source, task, where)
-            except ConfigError:
-                raise
-            except TimeoutError:
-                raise ConfigError(f"{where}: {step} took more than {_DEADLINE_S:g} s") from None
-            except Exception as error:
-                raise ConfigError(
-                    f"{where}: {step} raised {type(error).__name__}: {error}; `cacherl env check {section.name}` tells more"
-                ) from error
+    levels = training_levels(source, section)
+    for part in parts_of(source).values():
+        for split in (TRAIN, VAL):
+            for level in part.source.levels(split):
+                if level in levels:
+                    await _try(part.source, split, level, where)
+
+
+async def _try(source: TaskSource, split: str, level: int, where: str) -> None:
+    step = f"drawing a task of split {split!r}, level {level}"
+    try:
+        task = source.sample(random.Random(0), split=split, level=level)
+        _demand(task, Task, where, "sample()")
+        if task.family != source.family:
+            raise ConfigError(f"{where}: family {source.family!r} draws a task of family {task.family!r}; they must agree")
+        step = f"beginning task {task.task_id}"
+        async with asyncio.timeout(_DEADLINE_S):
+            await _begin(source, task, where)
+    except ConfigError:
+        raise
+    except TimeoutError:
+        raise ConfigError(f"{where}: {step} took more than {_DEADLINE_S:g} s") from None
+    except Exception as error:
+        raise ConfigError(f"{where}: {step} raised {type(error).__name__}: {error}; `cacherl env check` tells more") from error
 
 
 async def _begin(source: TaskSource, task: Task, where: str) -> None:

@@ -14,6 +14,7 @@ from cacherl.errors import ConfigError
 from envs.base import TRAIN, VAL, TaskSource
 from envs.data.family import DataFamily
 from envs.interface import require
+from envs.mix import MixedSource, Part, mixture, parts_of
 from envs.reports.family import ReportsFamily
 from envs.research.family import ResearchFamily
 from envs.settings import read_settings
@@ -47,6 +48,9 @@ def load_source(section: EnvSection) -> TaskSource:
             )
     if not source.levels(TRAIN):
         raise ConfigError(f"env.name {section.name!r}: it has no levels in split {TRAIN!r}, so there is nothing to train on")
+    for family, part in parts_of(source).items():
+        if not any(level in part.source.levels(TRAIN) for level in training_levels(source, section)):
+            raise ConfigError(f"env.levels: {family!r} has none of them in split {TRAIN!r}; leave it out of the mix")
     return source
 
 
@@ -57,11 +61,21 @@ def training_levels(source: TaskSource, section: EnvSection) -> tuple[int, ...]:
 
 def build_source(section: EnvSection) -> TaskSource:
     """The source that `section.name` names: a family, or 'package.module:Name' of a `Family` class or of a callable that
-    takes the section and returns a `TaskSource`.
+    takes the section and returns a `TaskSource`; or a mix of such, in which `section.settings` holds the settings of each.
 
     Raises:
         ConfigError: no such family, module or name; a setting it does not have; something that is not what it should be.
     """
+    weights = mixture(section.name)
+    if len(weights) == 1:
+        return _build_one(section.model_copy(update={"name": next(iter(weights))}))
+    if foreign := section.settings.keys() - weights.keys():
+        raise ConfigError(f"env.settings: in a mix it has one section for each of {', '.join(weights)}, got {sorted(foreign)}")
+    sections = {name: section.model_copy(update={"name": name, "settings": section.settings.get(name, {})}) for name in weights}
+    return MixedSource({name: Part(source=_build_one(one), weight=weights[name]) for name, one in sections.items()})
+
+
+def _build_one(section: EnvSection) -> TaskSource:
     where = f"env.name {section.name!r}"
     target = _target(section.name)
     takes_section = not (isinstance(target, type) and not hasattr(target, "make_env"))
@@ -81,10 +95,13 @@ def build_source(section: EnvSection) -> TaskSource:
     return SimulatedSource(made, section)
 
 
-def module_root(name: str) -> Path | None:
-    """The package folder or the file that the environment of a dotted path comes from; None for the project's families."""
-    if name in FAMILIES:
-        return None
+def module_roots(name: str) -> list[Path]:
+    """The package folders and the files that the dotted paths in an `env.name` lead to; none for the project's families."""
+    roots = [_root(part) for part in mixture(name) if part not in FAMILIES]
+    return [root for root in roots if root is not None]
+
+
+def _root(name: str) -> Path | None:
     spec = importlib.util.find_spec(name.partition(":")[0].partition(".")[0])
     if spec is None or spec.origin is None:  # a folder without __init__.py
         return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
@@ -93,10 +110,7 @@ def module_root(name: str) -> Path | None:
 
 def own_sources(name: str) -> list[Path]:
     """The Python files that the environment of a dotted path consists of; none for the project's families."""
-    root = module_root(name)
-    if root is None:
-        return []
-    return sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    return [file for root in module_roots(name) for file in (sorted(root.rglob("*.py")) if root.is_dir() else [root])]
 
 
 def _target(name: str) -> Callable[..., Any]:

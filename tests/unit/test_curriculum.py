@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from actors.report import EpisodeSummary, GroupReport
 from cacherl.config import CurriculumSection, RunConfig, load_config, parse_config
 from cacherl.errors import ConfigError
 from cacherl.metrics import lookup
 from deploy.curriculum import Choice, Curriculum
 from deploy.tasks import TaskStream
 from envs.base import Task, TaskSource
+from fakes import group_report
 from fakes import task as fake_task
 
 
 def curriculum(levels: tuple[int, ...] = (1, 2, 3), **section: Any) -> Curriculum:
-    return Curriculum(CurriculumSection(enabled=True, window=4, **section), levels, seed=7)
+    return Curriculum(CurriculumSection(enabled=True, window=4, **section), levels, family="fake", seed=7)
 
 
 def task(level: int, number: int = 0) -> Task:
@@ -173,34 +173,16 @@ def config(**curriculum: Any) -> RunConfig:
     return parse_config({"curriculum": {"enabled": True, "window": 4, **curriculum}, "rollout": {"group_size": 2}})
 
 
-def report(group_id: str, *outcomes: float, returns: tuple[float, ...] | None = None) -> GroupReport:
-    episodes = tuple(
-        EpisodeSummary(
-            level=1,
-            outcome=outcome,
-            total_reward=total,
-            reward_parts={},
-            turns=1,
-            sampled_tokens=1,
-            tool_calls=0,
-            tool_errors=0,
-            end="terminated",
-        )
-        for outcome, total in zip(outcomes, returns or outcomes, strict=True)
-    )
-    return GroupReport(group_id=group_id, actor="actor-0", push="ok", episodes=episodes)
-
-
 def test_the_stream_follows_the_curriculum(source: TaskSource) -> None:
     stream = TaskStream(source, config(revisit=0.0, review=0.0), "run")
     assert stream.metrics()["curriculum/level"] == 1.0
     for _ in range(4):
         request = stream()
         assert (request.task.level, request.task.split) == (1, "train")
-        stream.observe(report(request.group_id, 1.0, 1.0))
+        stream.observe(group_report(request.group_id, 1.0, 1.0))
     assert stream().task.level == 2
-    stream.observe(report("of-another-run", 0.0, 0.0))
-    stream.observe(report(stream().group_id))
+    stream.observe(group_report("of-another-run", 0.0, 0.0))
+    stream.observe(group_report(stream().group_id))
     assert stream.metrics() == {
         "curriculum/level": 2.0,
         "curriculum/remembered": 0.0,
@@ -212,7 +194,7 @@ def test_the_stream_follows_the_curriculum(source: TaskSource) -> None:
 def test_the_stream_repeats_a_task_with_other_seeds(source: TaskSource) -> None:
     stream = TaskStream(source, config(revisit=0.9), "run")
     first = stream()
-    stream.observe(report(first.group_id, 1.0, 0.0))
+    stream.observe(group_report(first.group_id, 1.0, 0.0))
     again = next(request for request in (stream() for _ in range(50)) if request.task.task_id == first.task.task_id)
     assert again.task == first.task
     assert again.seed != first.seed
@@ -227,7 +209,7 @@ def test_a_finite_training_set_is_one_of_each_level(source: TaskSource) -> None:
     for _ in range(60):
         request = stream()
         seen.setdefault(request.task.level, set()).add(request.task.task_id)
-        stream.observe(report(request.group_id, 1.0, 1.0))
+        stream.observe(group_report(request.group_id, 1.0, 1.0))
     assert {level: len(tasks) for level, tasks in seen.items()} == {1: 3, 2: 3, 3: 3}
 
 
@@ -236,7 +218,7 @@ def test_variance_is_what_the_learner_takes_it_to_be(source: TaskSource) -> None
     for measure in ("outcome", "return"):
         settings = parse_config({"curriculum": {"enabled": True}, "advantage": {"zero_variance": measure}})
         stream = TaskStream(source, settings, "run")
-        stream.observe(report(stream().group_id, 0.0, 0.0, returns=(-0.1, -0.2)))
+        stream.observe(group_report(stream().group_id, 0.0, 0.0, returns=(-0.1, -0.2)))
         kept[measure] = stream.metrics()["curriculum/remembered"]
     assert kept == {"outcome": 0.0, "return": 1.0}
 
@@ -244,7 +226,7 @@ def test_variance_is_what_the_learner_takes_it_to_be(source: TaskSource) -> None
 def test_the_streams_state_survives_a_restart(source: TaskSource) -> None:
     stream = TaskStream(source, config(), "run")
     for _ in range(6):
-        stream.observe(report(stream().group_id, 1.0, 0.5))
+        stream.observe(group_report(stream().group_id, 1.0, 0.5))
     state = json.loads(json.dumps(stream.state_dict()))
     other = TaskStream(source, config(), "resumed")
     other.load_state_dict(state)
@@ -255,9 +237,9 @@ def test_the_streams_state_survives_a_restart(source: TaskSource) -> None:
 
 def test_a_stream_without_a_curriculum_only_counts(source: TaskSource) -> None:
     stream = TaskStream(source, parse_config({}), "run")
-    stream.observe(report(stream().group_id, 1.0, 0.0))
+    stream.observe(group_report(stream().group_id, 1.0, 0.0))
     assert stream.metrics() == {}
-    assert stream.state_dict() == {"next": 1, "curriculum": None}
+    assert stream.state_dict() == {"next": 1, "curriculum": {}}
     resumed = TaskStream(source, config(), "run")
     resumed.load_state_dict(stream.state_dict())
     assert resumed.metrics()["curriculum/level"] == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from envs.source import SimulatedSource
 SECTION = EnvSection(name="mine:Mine", levels=(1, 2))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "research*2+trip"])
 async def test_the_projects_families_pass(family):
     section = EnvSection(name=family)
     await preflight(load_source(section), section)
@@ -66,6 +67,12 @@ async def test_values_of_a_wrong_kind_are_refused():
     assert "solution() must return a Solution (envs/base.py), got list" in await refusal(solution=lambda task: [])
 
 
+async def test_a_task_must_be_of_its_sources_family():
+    task = SimulatedSource(ResearchFamily(), SECTION).get("research/train/1/1")
+    message = await refusal(sample=lambda rng, *, split, level: replace(task, family="other"))
+    assert "family 'research' draws a task of family 'other'; they must agree" in message
+
+
 async def test_an_error_names_the_task_and_the_command_that_tells_more():
     def solution(task):
         if (task.split, task.level) == ("val", 2):
@@ -74,7 +81,7 @@ async def test_an_error_names_the_task_and_the_command_that_tells_more():
 
     message = await refusal(solution=solution)
     assert "beginning task research/val/2/" in message
-    assert "raised KeyError: 'velor'; `cacherl env check mine:Mine` tells more" in message
+    assert "raised KeyError: 'velor'; `cacherl env check` tells more" in message
 
 
 async def test_an_environment_that_hangs_is_refused(monkeypatch):

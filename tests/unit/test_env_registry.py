@@ -9,7 +9,7 @@ import pytest
 
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
-from envs.registry import build_source, load_source, module_root, own_sources, training_levels
+from envs.registry import build_source, load_source, module_roots, own_sources, training_levels
 from envs.vocabulary import split_words
 
 SOURCE = load_source(EnvSection())
@@ -177,13 +177,15 @@ def test_where_an_environment_comes_from(own, tmp_path):
     (tmp_path / "house" / "__init__.py").touch()
     (tmp_path / "yard" / "gates").mkdir(parents=True)
     name = own("Small").name
-    assert module_root(name) == tmp_path / f"{name.partition(':')[0]}.py"
-    assert module_root("house.doors:Doors") == tmp_path / "house"
-    assert module_root("yard.gates:Gates") == tmp_path / "yard"
-    assert module_root("trip") is None
+    file = tmp_path / f"{name.partition(':')[0]}.py"
+    assert module_roots(name) == [file]
+    assert module_roots("house.doors:Doors") == [tmp_path / "house"]
+    assert module_roots("yard.gates:Gates") == [tmp_path / "yard"]
+    assert module_roots("trip") == []
+    assert module_roots(f"trip*2+{name}+house.doors:Doors") == [file, tmp_path / "house"]
     (package / "deep.py").touch()
     assert own_sources("house.doors:Doors") == [tmp_path / "house" / "__init__.py", package / "deep.py"]
-    assert own_sources(name) == [module_root(name)]
+    assert own_sources(name) == [file]
     assert own_sources("trip") == []
 
 
