@@ -5,7 +5,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-from envs.registry import module_roots
+from envs.dotted import module_roots
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _OURS = frozenset({"actors", "cacherl", "deploy", "envs", "learner", "replay_service", "rewards"})

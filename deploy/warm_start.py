@@ -18,7 +18,8 @@ from deploy.tasks import draw_task
 from deploy.tiny_model import build_tiny_model
 from envs.agents import TeacherAgent
 from envs.base import TRAIN, TaskSource
-from envs.registry import load_source, own_sources
+from envs.dotted import own_sources
+from envs.registry import load_source
 from learner.group import LearnerGroup
 from rewards.composer import Composer
 

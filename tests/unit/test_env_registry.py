@@ -9,7 +9,8 @@ import pytest
 
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
-from envs.registry import build_source, load_source, module_roots, own_sources, training_levels
+from envs.dotted import module_roots, own_sources
+from envs.registry import build_source, load_source, training_levels
 from envs.vocabulary import split_words
 
 SOURCE = load_source(EnvSection())
