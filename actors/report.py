@@ -8,6 +8,8 @@ from statistics import fmean
 
 from cacherl.trajectory import Trajectory
 
+_CODE_ENDED = ("overtime", "memory", "crash")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSummary:
@@ -17,6 +19,7 @@ class EpisodeSummary:
         outcome: raw verdict in [0, 1]; total_reward and reward_parts: as in `Trajectory`.
         turns, sampled_tokens, tool_calls, tool_errors: counts.
         end: 'terminated', or the reason of the truncation.
+        code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
     """
 
     family: str
@@ -29,6 +32,7 @@ class EpisodeSummary:
     tool_calls: int
     tool_errors: int
     end: str
+    code_ended: int = 0
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
@@ -44,6 +48,7 @@ class EpisodeSummary:
             tool_calls=len(calls),
             tool_errors=sum(not call.ok for call in calls),
             end=trajectory.status.reason or trajectory.status.kind,
+            code_ended=sum(call.error in _CODE_ENDED for call in calls),
         )
 
 
@@ -76,6 +81,7 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
         "rollout/turns": fmean(e.turns for e in episodes),
         "rollout/sampled_tokens": fmean(e.sampled_tokens for e in episodes),
         "rollout/tool_errors": fmean(e.tool_errors for e in episodes),
+        "rollout/code_ended": fmean(e.code_ended for e in episodes),
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
     }
     parts = sorted({name for episode in episodes for name in episode.reward_parts})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -15,9 +16,14 @@ from envs.base import TRAIN, VAL, Task, TaskSource
 from envs.mix import Part, parts_of
 from envs.registry import training_levels
 
+#: Groups that the pool is asked for at once; more than can have been in flight between two that are known to it.
+_SCAN = 4096
+
 
 class TaskStream:
     """Endless stream of training groups; without a curriculum, group n is the same whichever actor plays it.
+
+    It keeps a ledger of the groups that were handed out and have not come back: a resumed run plays exactly those again.
 
     Args:
         prefix: makes group ids unique among runs that share a replay server.
@@ -33,23 +39,29 @@ class TaskStream:
             for family, part in parts_of(source).items()
             if config.curriculum.enabled and _levels(part, source, config, TRAIN)
         }
-        self._dispatched: dict[str, tuple[Task, bool]] = {}
+        self._again: deque[int] = deque()
+        self._open: dict[str, int] = {}
+        self._chosen: dict[int, tuple[str, bool]] = {}
 
     def __call__(self) -> GroupRequest:
-        number, self._next = self._next, self._next + 1
-        group_id = f"{self.prefix}-{number:08d}"
+        number = self._again.popleft() if self._again else self._next
+        self._next = max(self._next, number + 1)
+        group_id = self._group_id(number)
+        self._open[group_id] = number
         return GroupRequest(
             group_id=group_id,
-            task=self._task(group_id, number),
+            task=self._task(number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
         )
 
-    def _task(self, group_id: str, number: int) -> Task:
+    def _task(self, number: int) -> Task:
         distinct = self._config.env.train_tasks
         place = number % distinct if distinct else number
         if not self._curricula:
             return draw_task(self._source, self._config, split=TRAIN, number=place)
+        if number in self._chosen:
+            return self._source.get(self._chosen[number][0])
         family = _family(self._source, self._config, TRAIN, number)
         choice = self._curricula[family].choose(number)
         task = (
@@ -57,14 +69,22 @@ class TaskStream:
             if choice.task_id is None
             else self._source.get(choice.task_id)
         )
-        self._dispatched[group_id] = (task, choice.task_id is None)
+        self._chosen[number] = task.task_id, choice.task_id is None
         return task
 
+    def finished(self, group_id: str) -> None:
+        """Take a group off the ledger: it is in the pool, or was given up."""
+        number = self._open.pop(group_id, None)
+        self._chosen.pop(-1 if number is None else number, None)
+
     def observe(self, report: GroupReport) -> None:
-        """Take in what became of a group of this stream; groups of others, and failed ones, teach nothing."""
-        task, fresh = self._dispatched.pop(report.group_id, (None, False))
-        if task is None or not report.episodes:
+        """Take a group off the ledger, and what came of it into the curriculum; a failed one teaches nothing."""
+        chosen = self._chosen.get(self._open.get(report.group_id, -1))
+        self.finished(report.group_id)
+        if chosen is None or not report.episodes:
             return
+        task_id, fresh = chosen
+        task = self._source.get(task_id)
         by_return = self._config.advantage.zero_variance == "return"
         results = {episode.total_reward if by_return else episode.outcome for episode in report.episodes}
         success = fmean(episode.outcome for episode in report.episodes)
@@ -78,17 +98,44 @@ class TaskStream:
         return {_of_family(name, family): value for family, values in found.items() for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, as plain JSON values. Groups that are still being played are not part of it."""
-        states = {family: curriculum.state_dict() for family, curriculum in self._curricula.items()}
-        return {"next": self._next, "curriculum": states}
+        """The next number, those that are handed out or to be played again, and what the curriculum knows and chose."""
+        state: dict[str, Any] = {"next": self._next, "open": sorted([*self._open.values(), *self._again])}
+        if self._curricula:
+            state["curriculum"] = {family: curriculum.state_dict() for family, curriculum in self._curricula.items()}
+            state["chosen"] = {str(number): list(chosen) for number, chosen in self._chosen.items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; a curriculum that only the saved or only this run has begins anew."""
-        self._next = state["next"]
-        self._dispatched.clear()
-        for family, curriculum in self._curricula.items():
-            if family in state["curriculum"]:
-                curriculum.load_state_dict(state["curriculum"][family])
+        """Go on where another session's stream was; what it had handed out comes first. A curriculum that only the saved or
+        only this run has begins anew."""
+        self._next, self._again, self._open = state["next"], deque(state["open"]), {}
+        self._chosen = {int(number): (task_id, fresh) for number, (task_id, fresh) in state.get("chosen", {}).items()}
+        for family, saved in state.get("curriculum", {}).items():
+            if family in self._curricula:
+                self._curricula[family].load_state_dict(saved)
+
+    def skip_pushed(self, pushed: Callable[[Sequence[str]], Sequence[bool]]) -> int:
+        """Leave out the groups that reached the pool after the state was taken; returns how many.
+
+        Args:
+            pushed: for each group id whether the pool has ever taken it.
+        """
+        first, known = self._next, [False]
+        beyond: list[int] = []
+        while not beyond or any(known):
+            chunk = range(first + len(beyond), first + len(beyond) + _SCAN)
+            known = list(pushed([self._group_id(number) for number in chunk]))
+            beyond += [number if not taken else -1 for number, taken in zip(chunk, known, strict=True)]
+        last = max((place for place, number in enumerate(beyond) if number < 0), default=-1)
+        again = pushed([self._group_id(number) for number in self._again]) if self._again else []
+        open_again = [number for number, taken in zip(self._again, again, strict=True) if not taken]
+        skipped = len(self._again) - len(open_again) + beyond.count(-1)
+        self._again = deque([*open_again, *(number for number in beyond[: last + 1] if number >= 0)])
+        self._next = first + last + 1
+        return skipped
+
+    def _group_id(self, number: int) -> str:
+        return f"{self.prefix}-{number:08d}"
 
 
 def draw_task(

@@ -11,7 +11,7 @@ from envs.base import TRAIN, VAL, EnvStep, Solution, Task, TaskSource, ToolEnv
 from envs.interface import require
 from envs.mix import parts_of
 from envs.registry import load_source, training_levels
-from envs.simulator import Simulator
+from envs.simulator import Simulator, release
 from envs.source import SimulatedSource
 
 #: Seconds that one task may take to begin.
@@ -66,7 +66,9 @@ async def _try(source: TaskSource, split: str, level: int, where: str) -> None:
 
 async def _begin(source: TaskSource, task: Task, where: str) -> None:
     if isinstance(source, SimulatedSource):
-        require(source.start(task), Simulator, where)
+        simulator = source.start(task)
+        require(simulator, Simulator, where)
+        await release(simulator)
     solution = source.solution(task)
     _demand(solution, Solution, where, "solution()")
     env = source.make_env()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cacherl.config import EnvSection
+from cacherl.config import EnvSection, SandboxSection
 from cacherl.errors import ConfigError
 from envs.base import TRAIN, VAL, TaskSource
+from envs.code.family import CodeFamily
 from envs.data.family import DataFamily
 from envs.dotted import load_dotted
 from envs.interface import require
 from envs.mix import MixedSource, Part, mixture, parts_of
 from envs.reports.family import ReportsFamily
 from envs.research.family import ResearchFamily
+from envs.sandbox.sandbox import open_sandbox
 from envs.settings import read_settings
 from envs.simulator import Family
 from envs.source import SimulatedSource
@@ -22,11 +24,14 @@ from envs.trip.family import TripFamily
 #: What `env.name` may be, besides a dotted path: a `Family` class, or a callable from the section to a `TaskSource`.
 #: The named parameters of either, after the section, are its `env.settings`.
 FAMILIES: dict[str, Callable[..., Any]] = {
+    "code": lambda section: SimulatedSource(CodeFamily(open_sandbox(section.sandbox)), section),
     "data": DataFamily,
     "reports": ReportsFamily,
     "research": ResearchFamily,
     "trip": TripFamily,
 }
+#: Those of them that run no code, so that `env.sandbox` would have no effect.
+PURE = frozenset({"data", "reports", "research", "trip"})
 
 
 def load_source(section: EnvSection) -> TaskSource:
@@ -61,9 +66,12 @@ def build_source(section: EnvSection) -> TaskSource:
     takes the section and returns a `TaskSource`; or a mix of such, in which `section.settings` holds the settings of each.
 
     Raises:
-        ConfigError: no such family, module or name; a setting it does not have; something that is not what it should be.
+        ConfigError: no such family, module or name; a setting it does not have; something that is not what it should be;
+            sandbox settings where no code runs; no sandbox where it does.
     """
     weights = mixture(section.name)
+    if weights.keys() <= PURE and section.sandbox != SandboxSection():
+        raise ConfigError(f"env.sandbox: family {section.name!r} runs no code, so leave these settings out")
     if len(weights) == 1:
         return _build_one(section.model_copy(update={"name": next(iter(weights))}))
     if foreign := section.settings.keys() - weights.keys():

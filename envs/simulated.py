@@ -15,7 +15,7 @@ from envs.jsontext import canonical, compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, render_error
 from envs.schema import Toolbox
-from envs.simulator import Simulator
+from envs.simulator import Simulator, release, run_tool
 
 
 class SimulatedEnv:
@@ -50,6 +50,7 @@ class SimulatedEnv:
         return self._toolbox.specs
 
     async def reset(self, task: Task, *, rollout_seed: int) -> None:
+        await self.close()
         self._task = task
         self._outcome = None
         self._simulator = self._start(task)
@@ -88,9 +89,9 @@ class SimulatedEnv:
             await asyncio.sleep(seconds)
         if fails:
             return _failed(item, "transient", seconds=seconds), render_error(TRANSIENT)
-        result = self._simulator.call(item.name, item.arguments)
+        result = await run_tool(self._simulator, item.name, item.arguments)
         if result.error is not None:
-            return _failed(item, "tool", tags=result.tags, seconds=seconds), render_error(result.error)
+            return _failed(item, result.kind, tags=result.tags, seconds=seconds), render_error(result.error)
         call = ToolCall(
             name=item.name, arguments=item.arguments, ok=True, repairs=item.repairs, tags=result.tags, seconds=seconds
         )
@@ -111,6 +112,8 @@ class SimulatedEnv:
         return self._simulator.verdict() if self._outcome is None else self._outcome
 
     async def close(self) -> None:
+        if self._task is not None:
+            await release(self._simulator)
         self._task = None
 
     def _require_task(self) -> Task:

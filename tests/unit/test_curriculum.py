@@ -235,11 +235,24 @@ def test_the_streams_state_survives_a_restart(source: TaskSource) -> None:
     assert [each.group_id for each in theirs][:1] == ["resumed-00000006"]
 
 
+def test_groups_that_were_being_played_are_played_again_with_the_tasks_chosen_for_them(source: TaskSource) -> None:
+    stream = TaskStream(source, config(revisit=0.5), "run")
+    for _ in range(8):
+        stream.observe(group_report(stream().group_id, 1.0, 0.5))
+    lost = [stream() for _ in range(4)]
+    state = json.loads(json.dumps(stream.state_dict()))
+    for _ in range(8):
+        stream.observe(group_report(stream().group_id, 1.0, 1.0))
+    resumed = TaskStream(source, config(revisit=0.5), "run")
+    resumed.load_state_dict(state)
+    assert [resumed() for _ in range(4)] == lost
+
+
 def test_a_stream_without_a_curriculum_only_counts(source: TaskSource) -> None:
     stream = TaskStream(source, parse_config({}), "run")
     stream.observe(group_report(stream().group_id, 1.0, 0.0))
     assert stream.metrics() == {}
-    assert stream.state_dict() == {"next": 1, "curriculum": {}}
+    assert stream.state_dict() == {"next": 1, "open": []}
     resumed = TaskStream(source, config(), "run")
     resumed.load_state_dict(stream.state_dict())
     assert resumed.metrics()["curriculum/level"] == 1.0
