@@ -17,7 +17,7 @@ from actors.engine import Engine, EngineSettings, abandon_start
 from actors.episode import EpisodeLimits
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
-from actors.rollout import GroupRequest, Rollout
+from actors.rollout import GroupRequest, Rollout, derive_seed
 from actors.weights import StagedWeights
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded, EngineDied
@@ -134,13 +134,14 @@ class RolloutWorker:
         return str(result.status)
 
     async def evaluate(self, tasks: Sequence[Task], label: str) -> list[EpisodeSummary]:
-        """Play one greedy episode of each task; nothing is pushed.
+        """Play one greedy episode of each task; nothing is pushed. The tools' noise is the same whatever the label.
 
         Raises:
             EngineDied: this actor must be replaced.
             EngineError, EnvironmentFault: an episode failed every attempt.
         """
-        played = await self._greedy.each(tasks, label=label)
+        seed = derive_seed(self._spec.config.run.seed, "evaluation")
+        played = await self._greedy.each(tasks, label=label, seed=seed)
         self._require_engine()
         summaries = []
         for result in played:
@@ -151,7 +152,7 @@ class RolloutWorker:
 
     async def sample(self, tasks: Sequence[Task], label: str) -> list[Trajectory]:
         """Play one sampled episode of each task and return the trajectories themselves, for checks of the token path."""
-        played = await self._sampled.each(tasks, label=label)
+        played = await self._sampled.each(tasks, label=label, seed=derive_seed(label))
         return [result for result in played if isinstance(result, Trajectory)]
 
     async def stage_weights(self, manifest: WeightManifest, buffer: npt.NDArray[np.uint8]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError, DeadlineExceeded
+from deploy.shipping import modules_to_ship
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -39,24 +40,30 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
     Address: `ray.address`, else the environment's RAY_ADDRESS (set by `ray job submit`), else a local cluster.
 
     Raises:
-        ConfigError: the address does not answer, or the cluster can never hold what the run asks for.
+        ConfigError: the address does not answer, the cluster can never hold what the run asks for, or the user's own
+            environment cannot be sent to it.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
+    modules = modules_to_ship(config.env.name)
     address = config.ray.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = (
         {"address": address} if address else {"address": "local", "include_dashboard": config.ray.dashboard}
     )
     if address:
         _require_answer(address)
+    if modules:
+        options["runtime_env"] = {"py_modules": modules}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             context = ray.init(namespace=namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            raise ConfigError(f"env.name {config.env.name!r}: {modules[0]} cannot be sent to the cluster: {error}") from error
     try:
         _check_capacity(config, ray.cluster_resources())
         _check_nodes(config, sum(node["Alive"] for node in ray.nodes()))

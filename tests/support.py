@@ -33,6 +33,7 @@ class MarkedProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     output: Path = Path(os.devnull)
+    cwd: Path = PROJECT
     _process: subprocess.Popen[bytes] | None = None
     _shared_memory: set[Path] = field(default_factory=set)
 
@@ -41,7 +42,7 @@ class MarkedProcess:
         env = {**os.environ, **self.environment, _MARK: self.mark}
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                self.arguments, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                self.arguments, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         return self
 
