@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from cacherl.reward_settings import JUDGE, JUDGE_MISSING
 from cacherl.trajectory import Trajectory
 
 
@@ -77,7 +78,14 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
     }
     parts = sorted({name for episode in episodes for name in episode.reward_parts})
-    return means | failed | {f"reward/{name}": fmean(e.reward_parts.get(name, 0.0) for e in episodes) for name in parts}
+    if JUDGE in parts or JUDGE_MISSING in parts:
+        means["rollout/judge_failed"] = fmean(JUDGE_MISSING in e.reward_parts for e in episodes)
+    return means | failed | {f"reward/{name}": _mean_of_part(episodes, name) for name in parts}
+
+
+def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:
+    """Over the episodes that have the part: where the judge failed there is no score, which is not a score of 0."""
+    return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
 
 
 def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:

@@ -69,7 +69,7 @@ class RolloutWorker:
         self._spec = spec
         self._staged: StagedWeights | None = None
         self._source: TaskSource = load_source(spec.config.env)
-        self._scorer = Composer.from_config(spec.config.reward)
+        self._scorer = composer_of(spec.config, self._source)
         self._replay = Replay(spec.replay_url, spec.replay_namespace, spec.config.replay)
 
     def __repr__(self) -> str:
@@ -181,6 +181,15 @@ class RolloutWorker:
     async def pid(self) -> int:
         """Process id, for supervision."""
         return os.getpid()
+
+
+def composer_of(config: RunConfig, source: TaskSource) -> Composer:
+    """The configured reward for episodes of `source`.
+
+    Raises:
+        ConfigError: a component cannot be made, or the others could outweigh the final one.
+    """
+    return Composer.from_config(config, {tool.name: tool.cost for tool in source.tools()})
 
 
 def make_rollout(

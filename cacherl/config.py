@@ -15,16 +15,12 @@ from typing import Any, Literal
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_serializer, model_validator
 
 from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings, without_password
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from cacherl.reward_settings import RewardSection
+from cacherl.section import Section
 
 
 class RunSection(Section):
@@ -99,16 +95,6 @@ class ActorsSection(Section):
     gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
     max_restarts: int = Field(3, ge=0, description="restarts of one actor before the run fails")
     start_deadline_s: float = Field(600.0, gt=0)
-
-
-class RewardSection(Section):
-    """Weights of the reward's components, in reward units."""
-
-    success: float = Field(1.0, gt=0)
-    failure: float = 0.0
-    tool_use: float = Field(0.05, ge=0, description="a needed call with valid arguments, first time only")
-    tool_misuse: float = Field(-0.1, le=0, description="an irrelevant or invalid call")
-    step_penalty: float = Field(-0.02, le=0, description="every turn")
 
 
 class WarmStartSection(Section):
@@ -233,9 +219,6 @@ class RunConfig(Section):
                 f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
-        spread = self.reward.success - self.reward.failure
-        if spread <= 0:
-            raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")
         return self
 
     @field_serializer("replay", when_used="json")

@@ -173,7 +173,9 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    rollout/judge_failed       | fraction      | mean | episodes that the reward's judge gave no score
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_weight/*            | reward        | last | weight of a reward component at the moment, schedule included
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool
     replay/bytes               | bytes         | last | payload bytes in the pool

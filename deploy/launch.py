@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.pool import ActorPool
-from actors.worker import WorkerSpec
+from actors.worker import WorkerSpec, composer_of
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
@@ -36,6 +36,7 @@ from envs.registry import load_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
+    source = load_source(config.env)  # these two refuse bad settings before an earlier run is replaced
+    composer_of(config, source)
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:
@@ -189,12 +191,14 @@ class Launch:
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()
             monitor.show(actors_alive=pool.alive)
+            rewards = RewardSchedule(config.reward)
             loop = Loop(
                 config=config,
                 pool=pool,
                 learner=learner,
                 replay=replay,
-                stream=TaskStream(self.source, config, prefix=run_id),
+                stream=TaskStream(self.source, config, prefix=run_id, scales=lambda: rewards.scales),
+                rewards=rewards,
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
             )

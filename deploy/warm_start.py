@@ -19,7 +19,6 @@ from deploy.tiny_model import build_tiny_model
 from envs.agents import TeacherAgent
 from envs.base import TRAIN, TaskSource
 from learner.group import LearnerGroup
-from rewards.composer import Composer
 
 _PROJECT = Path(__file__).resolve().parent.parent
 #: Source files whose change makes an earlier warm start obsolete.
@@ -88,7 +87,6 @@ class WarmStart:
             lambda index: TeacherAgent(self._source, sloppiness=section.sloppiness, seed=index),
             source=self._source,
             chat=Chat(AutoTokenizer.from_pretrained(self._base)),
-            scorer=Composer.from_config(config.reward),
             limits=limits,
             sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
         )
@@ -98,7 +96,7 @@ class WarmStart:
         config = self._config
         settings = config.model_dump(
             mode="json",
-            include={"model", "env", "rollout", "warm_start", "reward", "run", "learner"},
+            include={"model", "env", "rollout", "warm_start", "run", "learner"},
             exclude={
                 "run": {"name", "dir", "updates", "stop_at_success", "deadline_s", "if_exists"},
                 "warm_start": {"cache_dir"},

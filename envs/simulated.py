@@ -15,7 +15,7 @@ from envs.jsontext import canonical, compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, render_error
 from envs.schema import Toolbox
-from envs.simulator import Simulator
+from envs.simulator import Promising, Simulator
 
 
 class SimulatedEnv:
@@ -58,10 +58,18 @@ class SimulatedEnv:
     async def step(self, text: str, *, finish_reason: str = "stop") -> EnvStep:
         task = self._running()
         state_hash = _hash(task.task_id, self._simulator.state())
+        potential = self._simulator.potential() if isinstance(self._simulator, Promising) else None
         parsed = self._format.parse(text, finish_reason=finish_reason)
         if not parsed:
             self._outcome = self._simulator.answer(read_answer(text, finish_reason=finish_reason))
-            return EnvStep(messages=(), calls=(), terminated=True, outcome=self._outcome, state_hash=state_hash)
+            return EnvStep(
+                messages=(),
+                calls=(),
+                terminated=True,
+                outcome=self._outcome,
+                state_hash=state_hash,
+                potential=potential,
+            )
         calls, messages = [], []
         for item in parsed:
             call, content = await self._run(item)
@@ -74,6 +82,7 @@ class SimulatedEnv:
             outcome=None,
             state_hash=state_hash,
             seconds=sum(call.seconds for call in calls),
+            potential=potential,
         )
 
     async def _run(self, item: ParsedCall) -> tuple[ToolCall, str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from envs.base import Solution, ToolSpec
 
 #: Tags of a call. The solution needs it, or it does not; it was made for the first time, or once more.
 NEEDED, IRRELEVANT = "needed", "irrelevant"
 FIRST, REPEAT = "first", "repeat"
+#: It was made with what an earlier call returned.
+USES = "uses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,14 @@ class Simulator(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a `state` of the same task."""
+
+
+@runtime_checkable
+class Promising(Protocol):
+    """A simulator that can tell how far an episode has come."""
+
+    def potential(self) -> float:
+        """How promising the present state is, in [0, 1]; a function of task and state alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
