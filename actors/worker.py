@@ -18,6 +18,7 @@ from actors.episode import EpisodeLimits
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
 from actors.rollout import GroupRequest, Rollout
+from actors.scoring import composer_of
 from actors.weights import StagedWeights
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded, EngineDied
@@ -181,15 +182,6 @@ class RolloutWorker:
     async def pid(self) -> int:
         """Process id, for supervision."""
         return os.getpid()
-
-
-def composer_of(config: RunConfig, source: TaskSource) -> Composer:
-    """The configured reward for episodes of `source`.
-
-    Raises:
-        ConfigError: a component cannot be made, or the others could outweigh the final one.
-    """
-    return Composer.from_config(config, {tool.name: tool.cost for tool in source.tools()})
 
 
 def make_rollout(

@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.pool import ActorPool
-from actors.worker import WorkerSpec, composer_of
+from actors.scoring import composer_of
+from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, cast
@@ -32,6 +32,9 @@ class Payloads(Protocol):
 
     def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
         """Store a payload and index it with push.lua: both or neither. Returns the script's answer."""
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """Put `payload` in the place of a group's and update the index with rescore.lua. Returns the script's answer."""
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         """Payloads, aligned; None where there is none."""
@@ -70,6 +73,9 @@ class BesideIndex:
                 except NoScriptError:
                     client.script_load(script.source)
         raise redis.ConnectionError("the server forgets its scripts")
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "payload": payload}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         return _read(self._index, self._keys, group_ids)
@@ -113,6 +119,16 @@ class Sharded:
         if answer.get(b"garbage", 0) >= _GARBAGE:
             self.collect()
         return answer
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """As the two servers cannot change together, a client that dies in between leaves the new payload with the old
+        priority and without the mark, so that whoever goes on does this group again."""
+        probe = self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "probe": True}))
+        if probe[b"status"] != b"ok":
+            return probe
+        key = self._keys.payload(group_id)
+        self._shard_of(group_id).run(lambda client: client.set(key, payload, xx=True, keepttl=True))
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         places: dict[Connection, list[int]] = {}

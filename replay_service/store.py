@@ -19,7 +19,7 @@ from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Payloads, Sharded
-from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
+from replay_service.plan import AckStatus, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, fetch_stats
 from replay_service.waiting import polls
@@ -122,6 +122,36 @@ class Replay:
     def restore(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """`try_push` of a group that no actor has just made: it waits for nobody and does not count as arrived."""
         return self._send(group.group_id, self._encode(group), {**_facts(group, priority), "import": True})
+
+    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
+        """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
+
+        Place in the order of arrival, uses and policy versions stay. 'done': it carries this mark already; 'leased': a learner
+        holds it, whose acknowledgement would undo the new priority, so try again; 'dropped': at priority 0 it is removed, as a
+        push would have counted and not kept it; 'gone': it was evicted.
+
+        Args:
+            mark: names the reward; a group keeps the last one.
+
+        Raises:
+            ValueError: negative or non-finite priority.
+        """
+        _check_finite("priority", {group.group_id: priority})
+        payload = self._encode(group)
+        facts = {"p": float(priority), "bytes": len(payload), "mark": mark, "draw": self._draws.one()}
+        answer = self._pool.ask(lambda: self._payloads.replace(group.group_id, payload, facts))
+        status: RescoreStatus = answer[b"status"].decode()
+        return status
+
+    def marked(self, mark: str) -> set[str]:
+        """Ids of the groups that were last re-scored under `mark`."""
+        self._pool.open()
+        found: set[str] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, part = self._index.run(lambda client, at=cursor or 0: client.hscan(self._keys.marks, at, count=500))  # type: ignore[misc]
+            found |= {scripts.text(group_id) for group_id, value in part.items() if value == mark.encode()}
+        return found
 
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.

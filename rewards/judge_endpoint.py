@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -50,8 +51,8 @@ class EndpointModel:
         try:
             connection.request("POST", self._path, self._body(transcript), self._headers)
             stream = connection.sock  # a reply that ends the connection takes it away
-            response = connection.getresponse()
-            text = _read(stream, response, deadline)
+            with contextlib.closing(connection.getresponse()) as response:
+                text = _read(stream, response, deadline)
         except (OSError, http.client.HTTPException) as error:
             raise JudgementError(f"{self._host}: {error!r}") from error
         finally:

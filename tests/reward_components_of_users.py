@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from cacherl.trajectory import Trajectory
 from rewards.base import Reach, Step
 
@@ -35,3 +37,9 @@ def wild(step: Step) -> object:
 
 class Nothing:
     pass
+
+
+def slowly(step: Step, *, seconds: float) -> float:
+    """Takes its time, so that a test can interrupt it."""
+    time.sleep(seconds)
+    return float(len(step.calls) > 1)

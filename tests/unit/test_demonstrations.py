@@ -12,7 +12,7 @@ from actors.chat import Chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
-from actors.worker import composer_of
+from actors.scoring import composer_of
 from cacherl.config import EnvSection, RunConfig
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Trajectory

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.worker import composer_of
+from actors.scoring import composer_of
 from cacherl.config import EnvSection
 from cacherl.trajectory import Trajectory, Turn
 from envs.registry import load_source
