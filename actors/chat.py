@@ -37,6 +37,7 @@ class Chat:
         if tokenizer.eos_token_id is None:
             raise ConfigError("model.path: its tokenizer has no eos_token, so the end of a turn could not be sampled")
         self._tokenizer = tokenizer
+        self._special = sorted(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
         self.end_of_turn: int = int(tokenizer.eos_token_id)
         base = self._render(_PROBE, generation_prompt=False)
         end = str(tokenizer.eos_token)
@@ -47,11 +48,11 @@ class Chat:
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of the first prompt, generation prompt included."""
-        return self._encode(self._render([_plain(m) for m in messages], generation_prompt=True, tools=tools))
+        return self._encode(self._render([self._plain(m) for m in messages], generation_prompt=True, tools=tools))
 
     def observation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids that follow a completion (whose last token is the end of turn) before the next one."""
-        text = self._render([*_PROBE, *map(_plain, messages)], generation_prompt=True)
+        text = self._render([*_PROBE, *map(self._plain, messages)], generation_prompt=True)
         if not text.startswith(self._base):
             raise ConfigError("model.path: its chat template rewrites earlier turns, so token-in, token-out is impossible")
         return self._encode(text[len(self._base) :])
@@ -78,7 +79,11 @@ class Chat:
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(f"model.path: its chat template cannot render messages of roles {roles}: {error}") from error
 
-
-def _plain(message: Message) -> dict[str, Any]:
-    fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    return fields if message.name is None else {**fields, "name": message.name}
+    def _plain(self, message: Message) -> dict[str, Any]:
+        """What the template sees. Text that reads like a special token, as a tool may return it, cannot act as one."""
+        content = message.content
+        for token in self._special:
+            if token in content:
+                content = content.replace(token, f"{token[:1]} {token[1:]}")
+        fields: dict[str, Any] = {"role": message.role, "content": content}
+        return fields if message.name is None else {**fields, "name": message.name}

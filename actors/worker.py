@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -178,10 +177,6 @@ class RolloutWorker:
         if self._staged:
             self._staged.close()
         self._replay.close()
-
-    async def pid(self) -> int:
-        """Process id, for supervision."""
-        return os.getpid()
 
 
 def make_rollout(

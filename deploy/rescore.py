@@ -13,7 +13,7 @@ from actors.scoring import composer_of
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.trajectory import TrajectoryGroup
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from envs.registry import load_source
 from replay_service.plan import RescoreStatus
 from replay_service.store import Replay
@@ -22,6 +22,9 @@ from replay_service.store import Replay
 _LEASE_POLL_S = 0.2
 #: Seconds beyond the length of a lease after which a group that is still held is an error.
 _LEASE_SLACK_S = 30.0
+
+#: Priorities that depend on the group alone; with any other, groups that are done already count for those that follow.
+_MEMORYLESS = ("advantage", "constant")
 
 Progress = Callable[[int, int], None]
 
@@ -57,18 +60,20 @@ def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = lambda
         DeadlineExceeded: a learner kept a group for longer than a lease.
     """
     composer = composer_of(config, load_source(config.env))
-    priority = AdvantagePriority(settings=config.advantage)
-    mark = fingerprint(config)
-    known = pool.marked(mark)
+    fresh, mark = FreshPriority(config), fingerprint(config)
     infos = sorted(pool.entries(), key=lambda info: info.sequence)
+    known = pool.marked(mark) if config.replay.priority in _MEMORYLESS else set()
     left = [info.group_id for info in infos if info.group_id not in known]
     counts: Counter[str] = Counter(done=len(infos) - len(left))
+    priorities: dict[str, float] = {}
 
     def rescore(group: TrajectoryGroup | None) -> RescoreStatus:
         if group is None:
             return "gone"
         scored = replace(group, trajectories=composer.score(group.trajectories))
-        return pool.rescore(scored, priority=priority(scored), mark=mark)
+        if group.group_id not in priorities:
+            priorities[group.group_id] = fresh(scored)
+        return pool.rescore(scored, priority=priorities[group.group_id], mark=mark)
 
     deadline = time.monotonic() + config.replay.lease_s + _LEASE_SLACK_S
     while left:
@@ -94,4 +99,5 @@ def fingerprint(config: RunConfig) -> str:
     settings = config.model_dump(
         mode="json", include={"reward": True, "advantage": True, "env": {"name", "max_turns"}, "model": {"max_length"}}
     )
+    settings["priority"] = config.replay.priority
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]

@@ -19,7 +19,7 @@ from cacherl.codec import encode_group
 from cacherl.config import load_config
 from cacherl.errors import DeadlineExceeded
 from cacherl.trajectory import TrajectoryGroup
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.replay_cli import app
 from deploy.rescore import RescoreResult, fingerprint, rescore_pool
 from reward_data import bad, calls, episode, good
@@ -51,7 +51,7 @@ def played(number: int) -> TrajectoryGroup:
 
 def fill(pool, path, count, *, extra=()):
     config = load_config(path)
-    composer, priority = Composer.from_config(config), AdvantagePriority(settings=config.advantage)
+    composer, priority = Composer.from_config(config), FreshPriority(config)
     for group in [*map(played, range(count)), *extra]:
         scored = replace(group, trajectories=composer.score(group.trajectories))
         pool.push(scored, priority=priority(scored))
@@ -82,14 +82,17 @@ def assert_same(rescored, fresh, batches=6):
         assert rescored.ack(f"b{batch}", priorities=new) == fresh.ack(f"b{batch}", priorities=new) == "ok"
 
 
-@pytest.mark.parametrize("options", [{}, {"eviction": "utility", "priority_exponent": 0.6}, {"sharded": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"eviction": "utility", "priority_exponent": 0.6}, {"sharded": True}, {"priority": "extreme"}]
+)
 def test_a_rescored_pool_is_one_filled_with_the_new_reward_from_the_start(
     server, shard_servers, make_pool, tmp_path, monkeypatch, options
 ):
     monkeypatch.setenv("CACHERL_REPLAY_URL", server.url)
     where = {"url": server.url, "shards": tuple(each.url for each in shard_servers)} if options.get("sharded") else {}
     options = where or options
-    old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new", **where)
+    rules = {**where, "priority": options.get("priority", "advantage")}
+    old, new = config_of(OLD, tmp_path, "old", **rules), config_of(NEW, tmp_path, "new", **rules)
     edited = fill(make_pool("edited", seed=7, **options), old, 12)
     fresh = fill(make_pool("fresh", seed=7, **options), new, 12)
     assert priorities(edited) != priorities(fresh)
