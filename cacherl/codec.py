@@ -31,13 +31,16 @@ from cacherl.trajectory import (
     Source,
     Status,
     StatusKind,
+    Tier,
     ToolCall,
     Trajectory,
     TrajectoryGroup,
     Turn,
 )
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+#: What this program reads. Version 1 knew no tier of a call.
+READABLE: Final = (1, SCHEMA_VERSION)
 MAGIC: Final = b"CRLG"
 #: Default limit of one payload and of its arrays once decompressed, in bytes.
 MAX_BYTES: Final = 256 * 2**20
@@ -48,6 +51,7 @@ HALF_LOGPROBS: Final = 2
 _HEADER = struct.Struct("<4sBB")
 _LOWEST_HALF = -65504.0
 _TURN_FIELDS = 12
+_CALL_FIELDS = 7
 _MEMBER_FIELDS = 14
 _GROUP_FIELDS = 11
 
@@ -95,8 +99,9 @@ def _check_header(payload: bytes, max_bytes: int) -> int:
     magic, version, codec = _HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise CodecError(f"payload starts with {bytes(magic)!r}, not {MAGIC!r}: it is not a trajectory group")
-    if version != SCHEMA_VERSION:
-        raise CodecError(f"payload has schema version {version}, this program reads {SCHEMA_VERSION}")
+    if version not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise CodecError(f"payload has schema version {version}, this program reads {known}")
     if codec & ~(ZSTD_TOKENS | HALF_LOGPROBS):
         raise CodecError(f"payload has unknown codec {codec:#04x}")
     return int(codec)
@@ -162,7 +167,7 @@ def _dump_turn(turn: Turn) -> list[Any]:
         *turn.completion,
         *turn.observation,
         turn.text,
-        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds] for call in turn.calls],
+        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds, call.tier] for call in turn.calls],
         [[message.role, message.content, message.name] for message in turn.messages],
         turn.rewards,
         turn.finish_reason,
@@ -283,7 +288,10 @@ def _load_turn(turn: Any, arguments: Iterator[Any]) -> Turn:
 
 
 def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
-    name, ok, error, repairs, tags, seconds = wire.fields(call, 6, "call")
+    values = wire.as_list(call, "call")
+    if len(values) == _CALL_FIELDS - 1:  # schema version 1
+        values = [*values, None]
+    name, ok, error, repairs, tags, seconds, tier = wire.fields(values, _CALL_FIELDS, "call")
     if not isinstance(ok, bool):
         raise CodecError(f"call ok must be a boolean, got {ok!r:.40}")
     return ToolCall(
@@ -294,6 +302,7 @@ def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
         repairs=wire.as_texts(repairs, "repairs"),
         tags=wire.as_texts(tags, "tags"),
         seconds=wire.as_number(seconds, "call seconds"),
+        tier=None if tier is None else wire.as_choice(tier, get_args(Tier), "call tier"),
     )
 
 

@@ -28,6 +28,7 @@ BoolArray = npt.NDArray[np.bool_]
 Role = Literal["system", "user", "assistant", "tool"]
 StatusKind = Literal["terminated", "truncated", "error"]
 Source = Literal["policy", "random", "demonstration"]
+Tier = Literal["live", "exact", "normalised", "best_effort"]
 
 #: `policy_versions` entry of a token that no policy sampled.
 NO_VERSION = -1
@@ -50,10 +51,12 @@ class ToolCall:
         name: the tool's name as the model wrote it ('' when unreadable).
         arguments: the parsed JSON object ({} when unreadable).
         ok: the tool ran and returned a result.
-        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'tool'), None when ok.
+        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'unrecorded', 'tool'), None when ok.
         repairs: names of the recorded repairs that the parser made to the text.
         tags: facts that the environment states about the call for the reward ('needed', 'first', 'repeat', ...).
         seconds: how long the call took, including simulated latency.
+        tier: where the result came from: the tool itself ('live') or the tool-result cache, and how closely the recorded call
+            matches; None: there is no such cache, or no tool was reached.
     """
 
     name: str
@@ -63,6 +66,7 @@ class ToolCall:
     repairs: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     seconds: float = 0.0
+    tier: Tier | None = None
 
     def __post_init__(self) -> None:
         if self.ok == (self.error is not None):

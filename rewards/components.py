@@ -8,7 +8,7 @@ from cacherl.trajectory import ToolCall
 from rewards.base import TrajectoryContext, TurnContext
 
 #: Failures of a call for which the world is to blame, not the model.
-_WORLD_FAILED = ("transient", "timeout")
+_WORLD_FAILED = ("transient", "timeout", "unrecorded")
 #: Failures of a call that the model caused.
 _MODEL_FAILED = ("parse", "unknown_tool", "arguments")
 

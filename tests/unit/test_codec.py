@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cacherl.codec import MAGIC, SCHEMA_VERSION, decode_group, encode_group
 from cacherl.errors import CodecError
-from cacherl.trajectory import NO_VERSION, Message, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
+from cacherl.trajectory import NO_VERSION, Message, Status, Tier, ToolCall, Trajectory, TrajectoryGroup, Turn
 
 text = st.text(max_size=20)
 number = st.floats(allow_nan=False)
@@ -25,8 +25,8 @@ json_value = st.recursive(
 )
 rewards = st.dictionaries(text, number, max_size=3)
 calls = st.builds(
-    lambda name, arguments, error, repairs, tags, seconds: ToolCall(
-        name=name, arguments=arguments, ok=error is None, error=error, repairs=repairs, tags=tags, seconds=seconds
+    lambda name, arguments, error, repairs, tags, seconds, tier: ToolCall(
+        name=name, arguments=arguments, ok=error is None, error=error, repairs=repairs, tags=tags, seconds=seconds, tier=tier
     ),
     text,
     st.dictionaries(st.text(max_size=4), json_value, max_size=3),
@@ -34,6 +34,7 @@ calls = st.builds(
     st.lists(text, max_size=2).map(tuple),
     st.lists(text, max_size=2).map(tuple),
     number,
+    st.sampled_from([None, *get_args(Tier)]),
 )
 messages = st.builds(
     Message, role=st.sampled_from(["system", "user", "assistant", "tool"]), content=text, name=st.none() | text
@@ -190,7 +191,7 @@ def group(*members: Trajectory) -> TrajectoryGroup:
     [
         (b"", "shorter than its header"),
         (b"PK\x03\x04zip file", "not a trajectory group"),
-        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION + 1, 0) + b"\x90", "schema version 2, this program reads 1"),
+        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION + 1, 0) + b"\x90", "schema version 3, this program reads 1 and 2"),
         (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION, 8) + b"\x90", "unknown codec 0x08"),
         (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION, 0) + b"\x90", "group has 0 fields, expected 11"),
     ],
