@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -59,6 +59,46 @@ class ModelSection(Section):
     max_length: int = Field(512, ge=16, description="tokens of one trajectory, prompt included")
 
 
+class ToolCacheSection(Section):
+    """Results of slow or paid tool calls, served to later rollouts (not the replay of rollouts)."""
+
+    mode: Literal["off", "record", "replay", "record_replay"] = Field(
+        "off", description="record: always live; replay: never live; record_replay: live where nothing is recorded"
+    )
+    store: Literal["memory", "redis"] = Field("memory", description="of each actor alone, or shared by all")
+    path: Path | None = Field(None, description="recording of the memory store: read at the start, appended to while recording")
+    url: str | None = Field(None, description="of the redis store: a server that outlives the run, redis:// or unix://")
+    namespace: str = Field("tools", min_length=1, description="prefix of the redis store's keys")
+    tiers: tuple[Literal["exact", "normalised", "best_effort"], ...] = Field(
+        ("exact",), description="how closely a recorded call must match; the closest match is served"
+    )
+    similar: dict[str, dict[str, Annotated[float, Field(gt=0, le=1)]]] = Field(
+        {}, description="tool -> string argument -> similarity from which it counts as the same in tier 'normalised'"
+    )
+    max_entries: int = Field(100_000, ge=1, description="results kept; the least recently used go first")
+    max_mib: int = Field(256, ge=1, description="MiB of results kept")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ToolCacheSection:
+        if (self.store == "redis") != (self.url is not None):
+            raise ValueError(
+                f"store {self.store!r} and url {self.url and 'given'!r} contradict: redis needs one, memory takes none"
+            )
+        if self.store == "redis" and self.path:
+            raise ValueError(f"path {str(self.path)!r} is for store memory; redis keeps its own")
+        if self.mode == "replay" and self.store == "memory" and self.path is None:
+            raise ValueError("mode 'replay' needs a recording: set path, or store redis and url")
+        if "exact" not in self.tiers or len(set(self.tiers)) != len(self.tiers):
+            raise ValueError(f"tiers {list(self.tiers)} must be distinct and include 'exact'")
+        if self.similar and "normalised" not in self.tiers:
+            raise ValueError(f"similar {self.similar} belongs to tier 'normalised'; add it to tiers {list(self.tiers)}")
+        return self
+
+    @field_serializer("url", when_used="json")
+    def _without_password(self, url: str | None) -> str | None:
+        return url and without_password(url)
+
+
 class EnvSection(Section):
     """Tasks and tools."""
 
@@ -73,6 +113,7 @@ class EnvSection(Section):
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)
+    tool_cache: ToolCacheSection = ToolCacheSection()
 
 
 class RolloutSection(Section):

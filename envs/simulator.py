@@ -21,11 +21,19 @@ USES = "uses"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool returned: `content` (plain JSON values), or `error`, a short text. `tags` are for the reward."""
+    """What a tool returned.
+
+    Attributes:
+        content: plain JSON values.
+        error: a short text, in place of `content`.
+        tags: for the reward.
+        lasting: the same call in the same state would give it again, so it may be recorded; false of an error that may pass.
+    """
 
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     tags: tuple[str, ...] = ()
+    lasting: bool = True
 
 
 class Simulator(Protocol):
