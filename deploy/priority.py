@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cacherl.config import AdvantageSection
+from cacherl.learning_settings import AdvantageSection
 from cacherl.trajectory import TrajectoryGroup
-from learner.advantages import group_advantages
+from learner.credit import mean_size, token_advantages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,6 @@ class AdvantagePriority:
     settings: AdvantageSection
 
     def __call__(self, group: TrajectoryGroup) -> float:
-        settings = self.settings
-        if np.ptp(group.outcomes if settings.zero_variance == "outcome" else group.returns) == 0:
+        if np.ptp(group.outcomes if self.settings.zero_variance == "outcome" else group.returns) == 0:
             return 0.0
-        advantages = group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
-        return float(np.abs(advantages).mean())
+        return float(mean_size(token_advantages(group, self.settings)).mean())
