@@ -1,7 +1,7 @@
-"""Off-policy correction: weights for tokens that another policy sampled, from the ratio between then and the update's start.
+"""Off-policy correction: weights of tokens that another policy sampled.
 
-``w = p / mu``: p is the policy at the start of an update (proximal), mu the one that sampled (behaviour). The weights multiply a
-token's loss outside the clip, where the replay importance weight multiplies it too; they have no gradient.
+``w = p / mu``: p is the policy at the start of an update (proximal), mu the one that sampled (behaviour). The weights
+multiply a token's loss outside the clip, where the replay importance weight multiplies it too; they have no gradient.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sequence_weights(log_w: Array, cap: float, min_ratio: float) -> Array:
 
 
 def harmful(log_w: Array, advantages: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """bool [S], tokens whose step goes on in the direction in which the policies differ: A > 0 and w > 1, or A < 0 and w < 1."""
+    """bool [S], tokens whose step goes on in the direction in which the policies differ: A > 0 and w > 1, A < 0 and w < 1."""
     return np.asarray(log_w * advantages > 0)
 
 

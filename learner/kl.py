@@ -37,7 +37,7 @@ ESTIMATES: Mapping[KLEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1,
 
 
 def token_factors(batch: MicroBatch, log_ratios: Tensor, settings: KLSection) -> Tensor:
-    """float32 [S] without a graph, what each token's estimate counts: 1 on fresh tokens, on replayed ones as `kl.replayed` says.
+    """float32 [S] without a graph, what each token's estimate counts: 1 when fresh, as `kl.replayed` says when replayed.
 
     An estimate is unbiased only on samples of the policy itself; on those of an earlier one the ratio policy / behaviour
     (limited to `MAX_RATIO`) makes it so.

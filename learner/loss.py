@@ -94,8 +94,8 @@ def policy_loss(
 ) -> LossTerms:
     """``sum_t w_t * (-c_t * objective_t + kl.coef * f_t * kl_t - entropy_coef * H_t)``.
 
-    w are the `token_weights`, c the weights of the off-policy correction, f the factors of the KL estimates; the objective is the
-    configured surrogate (`learner.surrogates`) of the ratio between the policy and `batch.proximal_logprobs`.
+    w are the `token_weights`, c the weights of the off-policy correction, f the factors of the KL estimates; the objective
+    is the configured surrogate (`learner.surrogates`) of the ratio between the policy and `batch.proximal_logprobs`.
 
     Args:
         logprobs: float32 [S] of the current policy, with a graph.

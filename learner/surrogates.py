@@ -6,6 +6,7 @@ every token contributes to the objective, to be maximised, before any weight or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -67,8 +68,8 @@ def weighted_likelihood(log_ratios: Tensor, batch: MicroBatch, settings: LossSec
 def bounded(log_ratios: Tensor, batch: MicroBatch, settings: LossSection) -> Objective:
     """``f(r) A`` with ``f(r) = r / (r + gamma)``, for tokens that the policy did not sample itself (LUFFY, arXiv 2504.14945,
     equation 6): no ratio can run away, and the unlikely tokens, which are the ones to learn, keep the largest gradient."""
-    # 1 / (1 + gamma / r) is the same without an overflow.
-    values = batch.advantages / (1 + settings.foreign_gamma * torch.exp(-log_ratios))
+    # r / (r + gamma) without an overflow at either end
+    values = batch.advantages * torch.sigmoid(log_ratios - math.log(settings.foreign_gamma))
     return Objective(values=values, clipped=torch.zeros_like(batch.foreign))
 
 

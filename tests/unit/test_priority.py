@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from cacherl.config import AdvantageSection
+from cacherl.learning_settings import AdvantageSection
 from deploy.priority import AdvantagePriority
 from fakes import group_of, two_turns
 
