@@ -26,7 +26,8 @@ _MAX_LOG = 80.0
 def truncated_weights(log_w: Array, cap: float) -> Array:
     """``min(w, C)``: truncated importance sampling; with a ratio to p inside the clip, decoupled PPO (arXiv 2110.00641,
     2505.24298)."""
-    return np.exp(np.minimum(log_w, math.log(cap)))
+    weights: Array = np.exp(np.minimum(log_w, math.log(cap)))
+    return weights
 
 
 def masked_weights(log_w: Array, cap: float) -> Array:
@@ -113,4 +114,4 @@ def _second_moment(
     squares = {index: np.square(log_w) for index, (log_w, _) in tokens.items()}
     mine = [squares[index][mask] for index, mask in masks.items()]
     threshold = second_moment_threshold(gather(np.concatenate([np.zeros(0), *mine])), settings.second_moment)
-    return {index: 1.0 - (masks[index] & (squares[index] > threshold)) for index in tokens}
+    return {index: np.where(masks[index] & (squares[index] > threshold), 0.0, 1.0) for index in tokens}

@@ -53,9 +53,9 @@ def turn_rewards(trajectory: Trajectory) -> list[float]:
     return rewards
 
 
-def mean_size(values: Sequence[Array]) -> Array:
-    """float64 [G], mean |advantage| over each member's tokens; 0 without tokens."""
-    return np.array([np.abs(one).mean() if len(one) else 0.0 for one in values], dtype=np.float64)
+def member_advantages(values: Sequence[Array]) -> Array:
+    """float64 [G], one advantage per member for its priority: mean |advantage| over its tokens, with the sign of their mean."""
+    return np.array([np.copysign(np.abs(one).mean(), one.mean()) if len(one) else 0.0 for one in values], dtype=np.float64)
 
 
 def _of_members(group: TrajectoryGroup, settings: AdvantageSection, log_ratios: Array | None) -> Array:

@@ -12,7 +12,7 @@ from cacherl.config import RunConfig
 from cacherl.trajectory import TrajectoryGroup
 from learner.batch import Row, row_of
 from learner.correction import correct
-from learner.credit import mean_size, token_advantages
+from learner.credit import member_advantages, token_advantages
 from learner.engine import PolicyEngine
 from learner.scoring import score
 from replay_service.plan import PlanEntry
@@ -26,11 +26,11 @@ class Prepared:
 
     Attributes:
         rows: one per member of each group, in order.
-        sizes: float64 [n] aligned to `rows`, mean |advantage| of each.
+        advantages: float64 [n] aligned to `rows`, of each as a whole.
     """
 
     rows: list[Row]
-    sizes: npt.NDArray[np.float64]
+    advantages: npt.NDArray[np.float64]
 
 
 class Preparation:
@@ -54,7 +54,7 @@ class Preparation:
         rows = [replace(row, advantages=values.astype(np.float32)) for row, values in zip(rows, advantages, strict=True)]
         if self._corrects:
             rows = correct(rows, proximal, self._config.correction, self._engine.gather)
-        return Prepared(rows=rows, sizes=mean_size(advantages))
+        return Prepared(rows=rows, advantages=member_advantages(advantages))
 
     def _advantages(
         self, groups: Sequence[TrajectoryGroup], rows: Sequence[Row], proximal: Sequence[npt.NDArray[np.float32]]

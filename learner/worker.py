@@ -15,21 +15,22 @@ import torch
 from cacherl.config import RunConfig
 from cacherl.errors import NotFiniteError
 from cacherl.policy import FIRST_VERSION, WeightManifest, staleness
-from cacherl.trajectory import Trajectory, TrajectoryGroup
+from cacherl.trajectory import Trajectory
 from learner.batch import partition, row_of
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
 from learner.policy_model import PolicyModel, frozen_copy
 from learner.preparation import Preparation, Prepared, Sampled
-from learner.priorities import group_priority
 from learner.publish import flatten
+from learner.reward_parts import group_parts
 from learner.scoring import score
 from learner.sft import SupervisedTrainer
 from learner.stats import RankStats
 from learner.trainer import PolicyTrainer, TrainResult
 from replay_service.archive import write_archive
 from replay_service.plan import PlanEntry, SamplePlan
+from replay_service.priorities import Prioritizer
 from replay_service.store import Replay
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class LearnerWorker:
         self._folder = folder
         self._replay = Replay(replay_url, replay_namespace, config.replay)
         self._device = torch.device("cuda", 0) if config.learner.gpus_per_worker else torch.device("cpu")
+        self._prioritizer = Prioritizer(config.replay.priority)
         self._version = FIRST_VERSION
         self._supervised: SupervisedTrainer | None = None
         self._trainer: PolicyTrainer | None = None
@@ -124,15 +126,18 @@ class LearnerWorker:
         prepared = Preparation(self._engine, self._config)(sampled)
         with self._saving(sampled):
             result = trainer.train(prepared.rows, self._version)
-        priorities = _priorities([group for _, group in sampled], prepared, result)
-        self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities)
+        priorities, divergences = self._judged(sampled, prepared, result)
+        status = self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities, divergences=divergences)
+        if status == "late":
+            logger.warning("batch %s took longer than replay.lease_s: its groups were given back as they were", batch_id)
         metrics = result.metrics | self._replay_metrics(plan)
         self._version += 1
         metrics |= {"learner/version": float(self._version), "time/update": time.perf_counter() - started}
         missing = len(entries) - len(sampled)
         if missing:
             logger.warning("batch %s: %d of %d groups were evicted before they were fetched", batch_id, missing, len(entries))
-        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), missing=missing)
+        parts = tuple(group_parts(group) for _, group in sampled)
+        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), parts=parts, missing=missing)
 
     def publish(self, version: int) -> tuple[WeightManifest, npt.NDArray[np.uint8]] | None:
         """Gather the weights; on rank 0 their manifest and flat buffer, None elsewhere."""
@@ -183,19 +188,31 @@ class LearnerWorker:
             write_archive(path, [(entry.priority, group) for entry, group in sampled])
             raise NotFiniteError(f"update {self._version + 1}: {error}; its batch is in {path}") from error
 
+    def _judged(
+        self, sampled: Sequence[Sampled], prepared: Prepared, result: TrainResult
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Group id -> new priority, and -> divergence: the mean over members of |log ratio| per trained token, in nats."""
+        priorities: dict[str, float] = {}
+        divergences: dict[str, float] = {}
+        if not sampled:  # all of this rank's groups are gone, but not those of another
+            return priorities, divergences
+        # Somebody else's tokens have no ratio by which the policy could have left them behind.
+        log_ratios = np.where([row.foreign for row in prepared.rows], 0.0, result.log_ratios)
+        cuts = np.cumsum([len(group) for _, group in sampled])[:-1]
+        parts = zip(sampled, np.split(prepared.advantages, cuts), np.split(log_ratios, cuts), strict=True)
+        for (entry, group), values, part in parts:
+            if entry.uses == 0:
+                self._prioritizer.fresh(values, group.returns)  # its returns become part of what later ones are judged by
+            priorities[group.group_id] = self._prioritizer.trained(values, group.returns, np.exp(part))
+            divergences[group.group_id] = float(np.abs(part).mean())
+        return priorities, divergences
+
     def _replay_metrics(self, plan: SamplePlan) -> dict[str, float]:
         entries = plan.entries
         return {
             "replay/staleness": float(np.mean([staleness(self._version, entry.version) for entry in entries])),
             "replay/uses": float(np.mean([entry.uses for entry in entries])),
+            "replay/priority": float(np.mean([entry.priority for entry in entries])),
+            "replay/is_weight": float(np.mean([entry.is_weight for entry in entries])),
             "replay/fresh_fraction": float(np.mean([entry.uses == 0 for entry in entries])),
         }
-
-
-def _priorities(groups: Sequence[TrajectoryGroup], prepared: Prepared, result: TrainResult) -> dict[str, float]:
-    """Group id -> new priority."""
-    # Somebody else's tokens have no ratio by which the policy could have left them behind.
-    log_ratios = np.where([row.foreign for row in prepared.rows], 0.0, result.log_ratios)
-    cuts = np.cumsum([len(group) for group in groups])[:-1]
-    triples = zip(groups, np.split(prepared.sizes, cuts), np.split(log_ratios, cuts), strict=True)
-    return {group.group_id: group_priority(sizes, ratios) for group, sizes, ratios in triples}

@@ -19,7 +19,7 @@ from learner.advantages import (
     turn_returns,
     weighted_advantages,
 )
-from learner.credit import mean_size, token_advantages, turn_rewards
+from learner.credit import member_advantages, token_advantages, turn_rewards
 from learner_data import trajectory
 
 returns = st.lists(st.floats(-5, 5), min_size=1, max_size=16).map(np.array)
@@ -138,5 +138,5 @@ def test_baselines_differ_only_where_something_differs(baseline: str) -> None:
     assert same == (baseline == "frozen")
 
 
-def test_mean_size_is_over_tokens_and_empty_members_count_nothing() -> None:
-    assert mean_size([np.array([1.0, -3.0]), np.zeros(0)]).tolist() == [2.0, 0.0]
+def test_a_members_advantage_is_the_mean_size_of_its_tokens_with_their_sign() -> None:
+    assert member_advantages([np.array([1.0, -3.0]), np.array([4.0, -2.0]), np.zeros(0)]).tolist() == [-2.0, 3.0, 0.0]
