@@ -18,7 +18,14 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError, field_serializer, model_validator
 
 from cacherl.errors import ConfigError
-from cacherl.learning_settings import AdvantageSection, CorrectionSection, GovernorSection, KLSection, LossSection
+from cacherl.learning_settings import (
+    AdvantageSection,
+    CorrectionSection,
+    GovernorSection,
+    KLSection,
+    LearnerAlarmsSection,
+    LossSection,
+)
 from cacherl.replay_settings import ReplaySettings, without_password
 from cacherl.section import Section
 
@@ -209,6 +216,7 @@ class AlarmsSection(Section):
     """What a person is warned of while the run goes on."""
 
     reward_hacking: RewardHackingSection = RewardHackingSection()
+    learner: LearnerAlarmsSection = LearnerAlarmsSection()
 
 
 class RayClusterSection(Section):

@@ -225,6 +225,9 @@ declare(
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
     alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
+    governor/change            | 1             | sum  | the replay governor's decision: 1 more replay, -1 less, 0 as it was
+    governor/replay_ratio      | uses          | last | trained per inserted trajectories that it asks for
+    governor/update_frequency  | trajectories  | last | new trajectories per update that give this ratio
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )
