@@ -18,6 +18,15 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError, field_serializer, model_validator
 
 from cacherl.errors import ConfigError
+from cacherl.learning_settings import (
+    WITH_CRITIC,
+    AdvantageSection,
+    CorrectionSection,
+    GovernorSection,
+    KLSection,
+    LearnerAlarmsSection,
+    LossSection,
+)
 from cacherl.replay_settings import ReplaySettings, without_password
 from cacherl.reward_settings import RewardSection
 from cacherl.section import Section
@@ -110,6 +119,11 @@ class EnvSection(Section):
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
     )
+    briefing: Literal["auto", "none", "template", "system"] = Field(
+        "auto",
+        description="how the prompt tells of the tools: by the model's chat template, by a system message, or not at all; "
+        "auto: not to a tiny model, else by the template if it asks for calls in action_format, else by a system message",
+    )
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)
@@ -154,29 +168,6 @@ class WarmStartSection(Section):
     cache_dir: Path = Path("~/.cache/cacherl")
 
 
-class AdvantageSection(Section):
-    """Group-relative advantages."""
-
-    normalize_std: bool = Field(True, description="divide by the group's standard deviation (GRPO), or only centre (Dr.GRPO)")
-    epsilon: float = Field(1e-6, gt=0)
-    zero_variance: Literal["outcome", "return"] = Field("outcome", description="what must differ within a trained group")
-
-
-class LossSection(Section):
-    """The clipped policy-gradient loss."""
-
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.28, gt=0)
-    aggregation: Literal["token", "sequence"] = "token"
-    entropy_coef: float = Field(0.0, ge=0)
-
-
-class KLSection(Section):
-    """KL to the reference policy (the warm-start model)."""
-
-    coef: float = Field(0.0, ge=0, description="weight of the k3 estimate in the loss; 0 keeps no reference model")
-
-
 class LearnerSection(Section):
     """The DeepSpeed group."""
 
@@ -190,12 +181,28 @@ class LearnerSection(Section):
     zero_stage: Literal[0, 1, 2, 3] = 0
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")
+    mini_batch_size: int | None = Field(
+        None, ge=1, description="most trajectories of one forward pass of one rank; null: as many as micro_batch_tokens hold"
+    )
+    gradient_accumulation_steps: int | None = Field(
+        None, ge=1, description="mini-batches of each rank per optimizer step; null: all, one step per epoch"
+    )
     micro_batch_tokens: int = Field(16_384, ge=16, description="tokens of one forward pass of one rank, padding included")
+    packing: bool = Field(False, description="several trajectories in one row, kept apart by the attention mask")
     lr: float = Field(1e-4, ge=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
+    grad_spike: float | None = Field(
+        None, gt=1, description="multiple of the recent mean gradient norm above which a step is skipped; null: never"
+    )
     start_deadline_s: float = Field(600.0, gt=0)
     update_deadline_s: float = Field(1800.0, gt=0)
+
+    @model_validator(mode="after")
+    def _all_used(self) -> LearnerSection:
+        if self.mini_batch_size is None:
+            self.refuse_idle(("gradient_accumulation_steps",), "learner.mini_batch_size")
+        return self
 
 
 class WeightsSection(Section):
@@ -242,6 +249,7 @@ class AlarmsSection(Section):
     """What a person is warned of while the run goes on."""
 
     reward_hacking: RewardHackingSection = RewardHackingSection()
+    learner: LearnerAlarmsSection = LearnerAlarmsSection()
 
 
 class RayClusterSection(Section):
@@ -265,7 +273,9 @@ class RunConfig(Section):
     warm_start: WarmStartSection = WarmStartSection()
     advantage: AdvantageSection = AdvantageSection()
     loss: LossSection = LossSection()
+    correction: CorrectionSection = CorrectionSection()
     kl: KLSection = KLSection()
+    governor: GovernorSection = GovernorSection()
     learner: LearnerSection = LearnerSection()
     weights: WeightsSection = WeightsSection()
     eval: EvalSection = EvalSection()
@@ -287,6 +297,7 @@ class RunConfig(Section):
                 f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
+        self._check_learning()
         if self.replay.lease_s < self.learner.update_deadline_s:
             raise ValueError(
                 f"replay.lease_s {self.replay.lease_s:g} must be at least learner.update_deadline_s "
@@ -295,6 +306,70 @@ class RunConfig(Section):
         if self.replay.priority == "td_error":
             raise ValueError("replay.priority 'td_error' needs a critic, which no estimator here has; take 'advantage'")
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_loss(cls, given: Any) -> Any:
+        """Dr.GRPO only centres its advantages, unless told otherwise."""
+        loss = given.get("loss") if isinstance(given, dict) else None
+        if not isinstance(loss, dict) or loss.get("name") != "dr_grpo":
+            return given
+        advantage = given.get("advantage", {})
+        return {**given, "advantage": {"normalize_std": False, **advantage}} if isinstance(advantage, dict) else given
+
+    def _check_learning(self) -> None:
+        self._check_shaping()
+        steps = self.optimizer_steps
+        if self.correction.method == "m2po":
+            if self.loss.name in ("gspo", "cispo") or self.loss.dual_clip is not None or not self.loss.clips_as_published:
+                raise ValueError(
+                    "correction.method m2po replaces the clip of loss.name grpo, dapo or dr_grpo; with another loss, a clip "
+                    f"or dual_clip of one's own the ratio would be corrected twice (loss.name {self.loss.name})"
+                )
+            if steps > 1:
+                raise ValueError(
+                    f"correction.method m2po judges tokens at the update's start, so it needs one optimizer step per batch, "
+                    f"got {steps}; set learner.epochs 1 and leave learner.gradient_accumulation_steps null"
+                )
+        if self.governor.replay_ratio is not None:
+            self._check_governor(*self.governor.replay_ratio)
+
+    def _check_shaping(self) -> None:
+        estimator = self.advantage.estimator
+        if not self.reward.shaping or estimator in WITH_CRITIC:
+            return
+        reason = (
+            "it compares equal states, whose potential is the same"
+            if estimator == "gigpo"
+            else "over a whole trajectory shaping adds up to minus the first state's potential, the same for all of a group"
+        )
+        raise ValueError(
+            f"reward.shaping {self.reward.shaping:g} changes nothing with advantage.estimator {estimator}: {reason}; set it to 0, "
+            f"or take an estimator whose critic learns from when the reward comes ({', '.join(WITH_CRITIC)})"
+        )
+
+    def _check_governor(self, low: float, high: float) -> None:
+        if not self.replay.update_frequency:
+            raise ValueError("governor.replay_ratio needs replay.update_frequency above 0, which it changes")
+        ratio = self.learner.batch_size / self.replay.update_frequency
+        if not low <= ratio <= high:
+            raise ValueError(
+                f"learner.batch_size / replay.update_frequency = {ratio:g} is the ratio that the governor starts from "
+                f"and must lie in governor.replay_ratio [{low:g}, {high:g}]"
+            )
+        if self.replay.max_uses is not None and high > self.replay.max_uses:
+            raise ValueError(
+                f"governor.replay_ratio [{low:g}, {high:g}] allows more uses than replay.max_uses {self.replay.max_uses}"
+            )
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps that one sampled batch gives."""
+        learner = self.learner
+        if learner.gradient_accumulation_steps is None:
+            return learner.epochs
+        per_step = (learner.mini_batch_size or learner.batch_size) * learner.gradient_accumulation_steps * learner.workers
+        return learner.epochs * max(1, -(-learner.batch_size // per_step))
 
     @field_serializer("replay", when_used="json")
     def _without_passwords(self, replay: ReplaySettings) -> dict[str, Any]:

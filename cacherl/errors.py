@@ -42,6 +42,10 @@ class LearnerError(CacheRLError):
     """The learner could not make or publish an update."""
 
 
+class NotFiniteError(LearnerError):
+    """A loss or a gradient is not a number; no step was taken on it."""
+
+
 class DeadlineExceeded(CacheRLError, TimeoutError):
     """A wait ended at its deadline.
 

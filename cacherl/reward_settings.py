@@ -147,7 +147,7 @@ class RewardSection(Section):
     cost: CostSection = CostSection()
     overlong: OverlongSection = OverlongSection()
     judge: JudgeSection = JudgeSection()
-    shaping: float = Field(0.0, ge=0, description="weight of the potential-based shaping; needs turn-level advantages")
+    shaping: float = Field(0.0, ge=0, description="weight of the potential-based shaping; needs an estimator with a critic")
     components: tuple[ComponentSection, ...] = ()
     normalize: tuple[str, ...] = Field(
         (), description="parts divided by their largest magnitude within the group, so that their weight is their scale"

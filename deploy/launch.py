@@ -22,6 +22,8 @@ from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
 from deploy.alarms import ALARMS_FILE, AlarmBoard
 from deploy.cluster import cluster, reserve
+from deploy.governor import ReplayGovernor
+from deploy.learner_alarms import learner_alarms
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
@@ -213,6 +215,7 @@ class Launch:
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
                 alarms=self._alarms(replay),
+                governor=self._governor(),
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
@@ -232,7 +235,15 @@ class Launch:
     def _alarms(self, replay: Replay) -> AlarmBoard:
         hacking, folder = self.config.alarms.reward_hacking, self.directory.path
         alarms = [reward_hacking_alarm(hacking, fetch=replay.fetch, run_dir=folder)] if hacking.enabled else []
-        return AlarmBoard(alarms, log=folder / ALARMS_FILE)
+        return AlarmBoard([*alarms, *learner_alarms(self.config.alarms.learner)], log=folder / ALARMS_FILE)
+
+    def _governor(self) -> ReplayGovernor | None:
+        config = self.config
+        if config.governor.replay_ratio is None:
+            return None
+        return ReplayGovernor(
+            config.governor, batch_size=config.learner.batch_size, update_frequency=config.replay.update_frequency
+        )
 
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
         return WorkerSpec(

@@ -20,6 +20,7 @@ from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
 from deploy.alarms import AlarmBoard, Observation
+from deploy.governor import ReplayGovernor
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
@@ -51,6 +52,7 @@ class Loop:
     held_out: list[Task]
     monitor: Monitor
     alarms: AlarmBoard
+    governor: ReplayGovernor | None = None
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -83,6 +85,7 @@ class Loop:
             self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
             metrics |= rollouts | self.rewards.metrics | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             if evaluates:
@@ -116,6 +119,14 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _govern(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        if self.governor is None:
+            return {}
+        decision = self.governor.observe(metrics)
+        # Said after every update, because an actor that restarts opens the pool with the settings of the run's start.
+        await asyncio.to_thread(self.replay.set_update_frequency, decision.update_frequency)
+        return decision.metrics
 
     async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
         observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from actors.chat import Chat
+from actors.briefing import briefed_chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
@@ -88,7 +88,7 @@ class WarmStart:
             tasks,
             lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
             source=patient,
-            chat=Chat(AutoTokenizer.from_pretrained(self._base)),
+            chat=briefed_chat(AutoTokenizer.from_pretrained(self._base), config, patient),
             limits=limits,
             sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
         )

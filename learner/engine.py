@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cacherl.config import LearnerSection
+from cacherl.errors import NotFiniteError
 from learner.batch import MicroBatch
+from learner.gradient_guard import GradientGuard
 from learner.optimizer import build_optimizer
 from learner.policy_model import load_policy
 
@@ -72,6 +76,9 @@ class PolicyEngine:
         directory: Hugging Face folder of the initial weights.
         settings: stage, weight decay and clipping.
         lr: the first learning rate.
+
+    Attributes:
+        skipped: the last step was not taken, because its gradient was a spike.
     """
 
     def __init__(
@@ -85,6 +92,8 @@ class PolicyEngine:
         # DeepSpeed clips by itself except for plain float32, where it reports no norm: there the gate below does.
         self._clips = settings.zero_stage == 0 and dtype == torch.float32
         self._norm = math.nan
+        self._guard = GradientGuard(settings.grad_spike)
+        self.skipped = False
         self._optimizer = build_optimizer(model, lr=lr, weight_decay=settings.weight_decay)
         self._optimizer.gate = self._before_step
         config = _deepspeed_config(settings, dtype, sum(parameter.numel() for parameter in model.parameters()), self._clips)
@@ -106,19 +115,28 @@ class PolicyEngine:
         self._engine.backward(loss * self.world)
 
     def step(self, lr: float) -> float:
-        """Reduce the gradients, clip them and update the weights.
+        """Reduce the gradients, clip them and update the weights, unless the gradient is a spike (`skipped`).
 
         Returns:
             The global gradient norm before clipping.
+
+        Raises:
+            NotFiniteError: the gradient is not finite; the weights are those before the step.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         self._engine.step()
-        return self._norm if self._clips else float(self._engine.get_global_grad_norm())
+        norm = self._norm if self._clips else float(self._engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise NotFiniteError("the gradient is not finite; the weights are those before this step")
+        self.skipped = not self._guard.allows(norm)
+        self._guard.record(norm)
+        return norm
 
     def reset_optimizer(self) -> None:
         """Forget the optimizer's moments, as at the change from supervised to reinforcement learning."""
         self._optimizer.reset()
+        self._guard.reset()
 
     def train(self, mode: bool) -> None:
         """Switch dropout and the like on or off."""
@@ -147,6 +165,18 @@ class PolicyEngine:
             torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
         return values
 
+    def gather(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The one-dimensional arrays of all ranks, in rank order, on every rank."""
+        if self.world == 1:
+            return values
+        rank = torch.distributed.get_rank()
+        counts = torch.zeros(self.world, dtype=torch.int64, device=self.device)
+        counts[rank] = len(values)
+        ends = np.cumsum(self.add_up(counts).tolist())
+        joined = torch.zeros(int(ends[-1]), dtype=torch.float64, device=self.device)
+        joined[ends[rank] - len(values) : ends[rank]] = torch.from_numpy(values).to(self.device)
+        return self.add_up(joined).cpu().numpy()  # type: ignore[no-any-return]
+
     def close(self) -> None:
         """Leave the process group."""
         self._engine.destroy()
@@ -157,7 +187,9 @@ class PolicyEngine:
         if self._clips:
             norm = torch.nn.utils.clip_grad_norm_(self._engine.module.parameters(), self._max_norm)
             self._norm = float(norm)
-        return True
+            return self._guard.allows(self._norm)
+        # Set by DeepSpeed's own optimizer just before it calls ours, once per step or once per partition of it.
+        return self._guard.allows(float(self._engine.optimizer._global_grad_norm))
 
 
 def _buckets(named: dict[str, Tensor]) -> list[list[str]]:

@@ -37,7 +37,8 @@ class PolicyModel(nn.Module):
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(log-probabilities, entropies) of the S trained tokens, float32 [S] each, at their rows' temperatures."""
         backbone = getattr(self.policy, self.policy.base_model_prefix)
-        hidden = backbone(input_ids=batch.token_ids, use_cache=False).last_hidden_state
+        # Without a mask, position ids that begin anew make the model keep packed rows apart.
+        hidden = backbone(input_ids=batch.token_ids, position_ids=batch.position_ids, use_cache=False).last_hidden_state
         chosen = hidden.flatten(0, 1).index_select(0, batch.predictors)
         scores: tuple[Tensor, Tensor] = self.policy.get_submodule(self._head)(chosen, batch.targets, batch.inverse_temperatures)
         return scores

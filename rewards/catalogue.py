@@ -40,7 +40,7 @@ def build_components(config: RunConfig, tool_costs: Mapping[str, float]) -> list
             penalty=section.overlong.penalty, limit=config.model.max_length, buffer=section.overlong.buffer
         ),
         "judge": lambda: Judge.from_section(section.judge),
-        "shaping": lambda: Shaping(weight=section.shaping, gamma=1.0),
+        "shaping": lambda: Shaping(weight=section.shaping, gamma=config.advantage.gamma),
     }
     active = dict(section.weights())
     components = [build() for name, build in builders.items() if name in active]

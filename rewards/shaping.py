@@ -14,7 +14,7 @@ class Shaping:
     """``weight * (gamma * phi(next state) - phi(state))``, phi = 0 after the end (Ng, Harada, Russell 1999).
 
     Its discounted sum over an episode is ``-weight * phi(first state)`` whatever the policy does, also when the episode
-    was cut off. So it only says when the reward comes, and only estimators that credit turns can use it.
+    was cut off. So it only says when the reward comes, which matters to an estimator with a critic and to no other.
     """
 
     weight: float

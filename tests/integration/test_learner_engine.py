@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from learner_data import row, tiny_model
 
-STAGES = (0, 1, 2, 3)
+#: (ZeRO stage, packing)
+CASES = [(stage, packing) for stage in (0, 1, 2, 3) for packing in (False, True)]
 LR = 1e-2
 MAX_NORM = 1.0
 
@@ -26,10 +27,10 @@ def make_rows() -> list[Any]:
 
 
 def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
-    """Child process: two updates at every stage; puts (stage, weights, norms, metrics)."""
+    """Child process: two updates at every stage, padded and packed; puts (stage, packing, weights, metrics, log-ratios)."""
     from cacherl.config import parse_config
     from learner.engine import PolicyEngine, Rendezvous, join
-    from learner.grpo import GrpoTrainer
+    from learner.trainer import PolicyTrainer
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -37,26 +38,25 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
     rows = make_rows()
     # The second rank has fewer micro-batches than the first, so that fillers are needed.
     mine = rows if world == 1 else (rows[:6] if rank == 0 else rows[6:])
-    for stage in STAGES:
+    for stage, packing in CASES:
+        learner = {"zero_stage": stage, "micro_batch_tokens": 80, "lr": LR, "max_grad_norm": MAX_NORM, "epochs": 2}
         config = parse_config(
-            {
-                "model": {"max_length": 40},
-                "learner": {"zero_stage": stage, "micro_batch_tokens": 80, "lr": LR, "max_grad_norm": MAX_NORM, "epochs": 2},
-                "loss": {"entropy_coef": 0.01},
-            }
+            {"model": {"max_length": 40}, "learner": {**learner, "packing": packing}, "loss": {"entropy_coef": 0.01}}
         )
         engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=world)
-        trainer = GrpoTrainer(engine, config, None)
+        trainer = PolicyTrainer(engine, config, None)
         trainer.train(rows[:1] if rank == 0 else [], version=0)
         engine.reset_optimizer()
         result = trainer.train(mine, version=1)
         weights = engine.full_weights(all_ranks=True)
         if rank == 0:
-            results.put((stage, {name: value.numpy() for name, value in weights.items()}, result.metrics, result.log_ratios))
+            results.put(
+                (stage, packing, {name: value.numpy() for name, value in weights.items()}, result.metrics, result.log_ratios)
+            )
     engine.close()
 
 
-def run(world: int, model: Path) -> dict[int, Any]:
+def run(world: int, model: Path) -> dict[tuple[int, bool], Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -66,14 +66,14 @@ def run(world: int, model: Path) -> dict[int, Any]:
     for child in children:
         child.start()
     try:
-        collected = [results.get(timeout=240) for _ in STAGES]
+        collected = [results.get(timeout=240) for _ in CASES]
         for child in children:
             child.join(60)
         assert [child.exitcode for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()
-    return {stage: rest for stage, *rest in collected}
+    return {(stage, packing): rest for stage, packing, *rest in collected}
 
 
 def bare(model: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -119,8 +119,8 @@ def test_every_stage_on_one_and_two_ranks_equals_plain_pytorch(model: Path) -> N
     initial = load_file(model / "model.safetensors")
     expected, norms = bare(model)
     assert min(norms) > MAX_NORM  # so clipping is part of what is compared
-    outcomes = {(world, stage): value for world in (1, 2) for stage, value in run(world, model).items()}
-    assert set(outcomes) == {(world, stage) for world in (1, 2) for stage in STAGES}
+    outcomes = {(world, *case): value for world in (1, 2) for case, value in run(world, model).items()}
+    assert set(outcomes) == {(world, *case) for world in (1, 2) for case in CASES}
     for key, (weights, metrics, log_ratios) in outcomes.items():
         assert set(weights) == set(expected), key
         assert distance(weights, expected) < 5e-3 * distance(expected, initial), key

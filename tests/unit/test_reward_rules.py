@@ -85,6 +85,21 @@ def test_settings_that_say_nothing_or_contradict_each_other(reward, message):
         run_config(reward)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "reason"),
+    [
+        ("group", "over a whole trajectory shaping adds up to minus the first state's potential, the same for all of a group"),
+        ("loo", "over a whole trajectory shaping adds up to minus the first state's potential, the same for all of a group"),
+        ("gigpo", "it compares equal states, whose potential is the same"),
+    ],
+)
+def test_shaping_is_refused_where_it_changes_nothing_and_the_reason_is_given(estimator, reason):
+    with pytest.raises(
+        ConfigError, match=rf"reward.shaping 0.5 changes nothing with advantage.estimator {estimator}: {reason};"
+    ):
+        run_config({"shaping": 0.5}, advantage={"estimator": estimator})
+
+
 def user(name: str, weight: float = 0.1, **settings: Any) -> dict[str, Any]:
     part = {"path": f"reward_components_of_users.{name}", "name": "mine", "weight": weight, "settings": settings}
     return {"components": [part], "step_penalty": 0, "tool_use": 0, "tool_misuse": 0}
