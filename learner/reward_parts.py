@@ -62,8 +62,8 @@ def variance_shares(groups: Sequence[GroupParts], *, normalize_std: bool) -> dic
     """
     weighted: dict[str, float] = {}
     whole = 0.0
-    for parts in groups:
-        parts = {name: np.nan_to_num(column, nan=0.0) for name, column in parts.items()}
+    for group in groups:
+        parts = {name: np.nan_to_num(column, nan=0.0) for name, column in group.items()}
         returns = np.sum(list(parts.values()), axis=0)
         if np.ptp(returns) <= _ROUNDING:
             continue
