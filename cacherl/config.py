@@ -25,6 +25,7 @@ from cacherl.learning_settings import (
     KLSection,
     LearnerAlarmsSection,
     LossSection,
+    ValueSection,
 )
 from cacherl.replay_settings import ReplaySettings, without_password
 from cacherl.section import Section
@@ -239,6 +240,7 @@ class RunConfig(Section):
     replay: ReplaySettings = ReplaySettings()
     warm_start: WarmStartSection = WarmStartSection()
     advantage: AdvantageSection = AdvantageSection()
+    value: ValueSection = ValueSection()
     loss: LossSection = LossSection()
     correction: CorrectionSection = CorrectionSection()
     kl: KLSection = KLSection()
@@ -288,6 +290,8 @@ class RunConfig(Section):
         return {**given, "advantage": {"normalize_std": False, **advantage}} if isinstance(advantage, dict) else given
 
     def _check_learning(self) -> None:
+        if self.advantage.estimator != "gae":
+            self.value.refuse_idle(("coef", "clip_range"), "advantage.estimator gae")
         steps = self.optimizer_steps
         if self.correction.method == "m2po":
             if self.loss.name in ("gspo", "cispo") or self.loss.dual_clip is not None or not self.loss.clips_as_published:
