@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.pool import ActorPool
+from actors.scoring import composer_of
 from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
@@ -40,6 +41,7 @@ from envs.registry import load_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    composer_of(config, source)
     FreshPriority(config)
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
@@ -201,12 +204,14 @@ class Launch:
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()
             monitor.show(actors_alive=pool.alive)
+            rewards = RewardSchedule(config.reward)
             loop = Loop(
                 config=config,
                 pool=pool,
                 learner=learner,
                 replay=replay,
-                stream=TaskStream(self.source, config, prefix=run_id),
+                stream=TaskStream(self.source, config, prefix=run_id, scales=lambda: rewards.scales),
+                rewards=rewards,
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
                 alarms=self._alarms(replay),

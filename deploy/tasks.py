@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 
 from actors.rollout import GroupRequest, derive_seed
 from cacherl.config import RunConfig
@@ -14,12 +15,16 @@ class TaskStream:
 
     Args:
         prefix: makes group ids unique among runs that share a replay server.
+        scales: the reward's factors at the moment; all members of a group are scored with the same.
     """
 
-    def __init__(self, source: TaskSource, config: RunConfig, prefix: str) -> None:
+    def __init__(
+        self, source: TaskSource, config: RunConfig, prefix: str, scales: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         self._source = source
         self._config = config
         self.prefix = prefix
+        self._scales = scales
         self._next = 0
 
     def __call__(self) -> GroupRequest:
@@ -30,6 +35,7 @@ class TaskStream:
             task=draw_task(self._source, self._config, split=TRAIN, number=number % distinct if distinct else number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
+            scales=self._scales(),
         )
 
 

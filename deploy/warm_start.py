@@ -20,7 +20,6 @@ from envs.agents import TeacherAgent
 from envs.base import TRAIN, TaskSource
 from envs.registry import load_source
 from learner.group import LearnerGroup
-from rewards.composer import Composer
 
 _PROJECT = Path(__file__).resolve().parent.parent
 #: Source files whose change makes an earlier warm start obsolete.
@@ -90,7 +89,6 @@ class WarmStart:
             lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
             source=patient,
             chat=briefed_chat(AutoTokenizer.from_pretrained(self._base), config, patient),
-            scorer=Composer.from_config(config.reward),
             limits=limits,
             sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
         )
@@ -100,7 +98,7 @@ class WarmStart:
         config = self._config
         settings = config.model_dump(
             mode="json",
-            include={"model", "env", "rollout", "warm_start", "reward", "run", "learner"},
+            include={"model", "env", "rollout", "warm_start", "run", "learner"},
             exclude={
                 "run": {"name", "dir", "updates", "stop_at_success", "deadline_s", "if_exists"},
                 "warm_start": {"cache_dir"},
