@@ -26,6 +26,7 @@ from cacherl.learning_settings import (
     KLSection,
     LearnerAlarmsSection,
     LossSection,
+    ValueSection,
 )
 from cacherl.replay_settings import ReplaySettings, without_password
 from cacherl.reward_settings import RewardSection
@@ -272,6 +273,7 @@ class RunConfig(Section):
     replay: ReplaySettings = ReplaySettings()
     warm_start: WarmStartSection = WarmStartSection()
     advantage: AdvantageSection = AdvantageSection()
+    value: ValueSection = ValueSection()
     loss: LossSection = LossSection()
     correction: CorrectionSection = CorrectionSection()
     kl: KLSection = KLSection()
@@ -304,7 +306,10 @@ class RunConfig(Section):
                 f"{self.learner.update_deadline_s:g}, or a slow update's groups are given back while it trains on them"
             )
         if self.replay.priority == "td_error":
-            raise ValueError("replay.priority 'td_error' needs a critic, which no estimator here has; take 'advantage'")
+            raise ValueError(
+                "replay.priority 'td_error' needs a critic where groups are collected, and actors have none; take 'advantage', "
+                "which with advantage.estimator gae is the critic's once a group was trained on"
+            )
         return self
 
     @model_validator(mode="before")
@@ -318,6 +323,8 @@ class RunConfig(Section):
         return {**given, "advantage": {"normalize_std": False, **advantage}} if isinstance(advantage, dict) else given
 
     def _check_learning(self) -> None:
+        if self.advantage.estimator != "gae":
+            self.value.refuse_idle(("coef", "clip_range"), "advantage.estimator gae")
         self._check_shaping()
         steps = self.optimizer_steps
         if self.correction.method == "m2po":

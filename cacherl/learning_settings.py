@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from cacherl.section import Section
 
-Estimator = Literal["group", "loo", "gigpo"]
+Estimator = Literal["group", "loo", "gigpo", "gae"]
 #: Estimators to which it matters when a reward comes, because a critic foresees the rest.
 WITH_CRITIC = ("gae",)
 Baseline = Literal["frozen", "separate", "joint", "weighted"]
@@ -31,9 +31,13 @@ _LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
 class AdvantageSection(Section):
     """How much better than its siblings a trajectory, or a turn of it, did."""
 
-    estimator: Estimator = Field("group", description="group mean; loo: mean of the others; gigpo: group plus equal states")
+    estimator: Estimator = Field(
+        "group", description="group mean; loo: mean of the others; gigpo: group plus equal states; gae: a critic, over turns"
+    )
     normalize_std: bool = Field(
-        True, description="divide by the group's standard deviation (GRPO), or only centre; loo and dr_grpo only centre"
+        True,
+        description="divide by the group's standard deviation (GRPO), or only centre; loo and dr_grpo only centre; gae: "
+        "standardise over the batch",
     )
     epsilon: float = Field(1e-6, gt=0)
     zero_variance: Literal["outcome", "return"] = Field("outcome", description="what must differ within a trained group")
@@ -43,7 +47,8 @@ class AdvantageSection(Section):
         "members are among them; weighted: mean weighted by the members' current ratios",
     )
     min_ess: float = Field(0.5, gt=0, le=1, description="weighted: effective share of a group below which it stays frozen")
-    gamma: float = Field(0.95, gt=0, le=1, description="gigpo: discount per turn of what follows a state")
+    gamma: float = Field(0.95, gt=0, le=1, description="gigpo, gae: discount per turn")
+    lam: float = Field(0.95, ge=0, le=1, description="gae: 0 trusts the critic, 1 the returns")
     step_weight: float = Field(1.0, gt=0, description="gigpo: weight of the turn's advantage among equal states")
 
     @model_validator(mode="before")
@@ -55,12 +60,25 @@ class AdvantageSection(Section):
     @model_validator(mode="after")
     def _all_used(self) -> AdvantageSection:
         if self.estimator != "gigpo":
-            self.refuse_idle(("gamma", "step_weight"), "advantage.estimator gigpo")
+            self.refuse_idle(("step_weight",), "advantage.estimator gigpo")
+        if self.estimator not in ("gigpo", "gae"):
+            self.refuse_idle(("gamma",), "advantage.estimator gigpo or gae")
+        if self.estimator != "gae":
+            self.refuse_idle(("lam",), "advantage.estimator gae")
+        else:
+            self.refuse_idle(("zero_variance",), "an estimator that compares the members of a group")
         if self.baseline != "weighted":
             self.refuse_idle(("min_ess",), "advantage.baseline weighted")
         if self.estimator != "group" and self.baseline != "frozen":
             raise ValueError(f"baseline {self.baseline} is an alternative of estimator group, not of {self.estimator}")
         return self
+
+
+class ValueSection(Section):
+    """The critic of advantage.estimator gae: a linear head on the policy's last hidden state."""
+
+    coef: float = Field(0.5, gt=0, description="weight of its loss")
+    clip_range: float = Field(0.2, gt=0, description="reward units by which a value may move in one update")
 
 
 class LossSection(Section):

@@ -211,6 +211,7 @@ declare(
     replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
     learner/loss               | loss          | mean | the loss that was minimised
     learner/policy_loss        | loss          | mean | its policy-gradient part
+    learner/value_loss         | reward^2      | mean | the critic's clipped loss
     learner/kl                 | nats/token    | mean | estimate of KL to the reference policy
     learner/kl_coef            | 1             | last | its weight in the loss
     learner/kl_surge           | updates       | sum  | updates whose KL was above kl.surge times the target

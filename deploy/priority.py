@@ -31,6 +31,8 @@ class FreshPriority:
 
     def __call__(self, group: TrajectoryGroup) -> float:
         settings = self._settings
+        if settings.estimator == "gae":  # a critic learns from every group, and none has judged this one yet
+            return self._prioritizer.fresh(np.ones(len(group)), group.returns)
         advantages = member_advantages(token_advantages(group, settings))
         priority = self._prioritizer.fresh(advantages, group.returns)
         differing = group.outcomes if settings.zero_variance == "outcome" else group.returns

@@ -20,6 +20,11 @@ from torch import Tensor
 
 from cacherl.trajectory import Trajectory
 
+#: Fields of a row with one entry per trained token.
+_PER_TOKEN = (
+    *("rollout_logprobs", "advantages", "policy_versions"),
+    *("proximal_logprobs", "correction_weights", "old_values", "value_targets"),
+)
 #: Rows of one micro-batch are padded to the longest of them.
 PAD_TOKEN = 0
 
@@ -38,6 +43,8 @@ class Row:
         temperature: of the distribution behind `rollout_logprobs`.
         proximal_logprobs: float32 [S], log-probability that the loss's ratio divides by; None: `rollout_logprobs`.
         correction_weights: float32 [S], factor of each token's loss, 0 drops it; None: all 1.
+        old_values, value_targets: float32 [S], the critic's estimate at the update's start, and what it should be; None
+            without a critic.
         replayed: the row was trained on before.
         foreign: somebody else than the policy acted.
     """
@@ -51,11 +58,13 @@ class Row:
     temperature: float = 1.0
     proximal_logprobs: npt.NDArray[np.float32] | None = None
     correction_weights: npt.NDArray[np.float32] | None = None
+    old_values: npt.NDArray[np.float32] | None = None
+    value_targets: npt.NDArray[np.float32] | None = None
     replayed: bool = False
     foreign: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rollout_logprobs", "advantages", "policy_versions", "proximal_logprobs", "correction_weights"):
+        for name in _PER_TOKEN:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.positions):
                 raise ValueError(f"row: {name} has {len(values)} entries, positions {len(self.positions)}")
@@ -81,7 +90,8 @@ class MicroBatch:
         predictors: int64 [S], index into the flattened [B * L] positions of the token *before* each trained one.
         targets: int64 [S], the trained tokens.
         rows: int64 [S], which of the R rows a trained token belongs to, ascending.
-        inverse_temperatures, rollout_logprobs, proximal_logprobs, advantages, is_weights, correction_weights: float32 [S].
+        inverse_temperatures, rollout_logprobs, proximal_logprobs, advantages, is_weights, correction_weights, old_values,
+            value_targets: float32 [S].
         policy_versions: int64 [S].
         replayed, foreign: bool [S].
         indices: int64 [R], index of each row in the sequence that the micro-batches were made of.
@@ -99,6 +109,8 @@ class MicroBatch:
     advantages: Tensor
     is_weights: Tensor
     correction_weights: Tensor
+    old_values: Tensor
+    value_targets: Tensor
     policy_versions: Tensor
     replayed: Tensor
     foreign: Tensor
@@ -241,9 +253,9 @@ def collate(rows: Sequence[Row], lines: Sequence[Sequence[int]], *, packed: bool
         proximal_logprobs=_joined([_given(row.proximal_logprobs, row.rollout_logprobs) for row in chosen], np.float32),
         advantages=_joined([row.advantages for row in chosen], np.float32),
         is_weights=_repeat([row.is_weight for row in chosen], counts, np.float32),
-        correction_weights=_joined(
-            [_given(row.correction_weights, np.ones(len(row.positions), dtype=np.float32)) for row in chosen], np.float32
-        ),
+        correction_weights=_joined([_given(row.correction_weights, np.ones(len(row.positions))) for row in chosen], np.float32),
+        old_values=_joined([_given(row.old_values, np.zeros(len(row.positions))) for row in chosen], np.float32),
+        value_targets=_joined([_given(row.value_targets, np.zeros(len(row.positions))) for row in chosen], np.float32),
         policy_versions=_joined([row.policy_versions for row in chosen], np.int64),
         replayed=_repeat([row.replayed for row in chosen], counts, np.bool_),
         foreign=_repeat([row.foreign for row in chosen], counts, np.bool_),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from cacherl.learning_settings import AdvantageSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from learner import advantages
+from learner.value import turn_advantages
 
 Array = npt.NDArray[np.float64]
 
@@ -31,7 +32,7 @@ def token_advantages(group: TrajectoryGroup, settings: AdvantageSection, log_rat
     """
     members = group.trajectories
     whole = _of_members(group, settings, log_ratios)
-    counts = [[stop - start for start, stop in (turn.completion for turn in member.turns)] for member in members]
+    counts = [turn_lengths(member) for member in members]
     if settings.estimator != "gigpo":
         return [np.full(sum(lengths), value) for lengths, value in zip(counts, whole, strict=True)]
     turns = advantages.state_advantages(
@@ -43,6 +44,25 @@ def token_advantages(group: TrajectoryGroup, settings: AdvantageSection, log_rat
     )
     parts = zip(whole, turns, counts, strict=True)
     return [np.repeat(value + settings.step_weight * steps, lengths) for value, steps, lengths in parts]
+
+
+def turn_lengths(trajectory: Trajectory) -> list[int]:
+    """Sampled tokens of each turn."""
+    return [stop - start for start, stop in (turn.completion for turn in trajectory.turns)]
+
+
+def critic_advantages(trajectory: Trajectory, values: Array, settings: AdvantageSection) -> tuple[Array, Array]:
+    """(advantages, value targets) of a trajectory's S sampled tokens by GAE over its turns; the target is ``A_k + V_k``.
+
+    Args:
+        values: float64 [S], the critic's estimate before each sampled token; a turn's is that before its first one.
+    """
+    lengths = turn_lengths(trajectory)
+    starts = np.minimum(np.cumsum([0, *lengths[:-1]], dtype=np.int64), max(len(values) - 1, 0))
+    before = values[starts] if len(values) else np.zeros(len(lengths))
+    rewards = turn_rewards(trajectory)
+    advantages = turn_advantages(rewards, before, gamma=settings.gamma, lam=settings.lam)
+    return np.repeat(advantages, lengths), np.repeat(advantages + before, lengths)
 
 
 def turn_rewards(trajectory: Trajectory) -> list[float]:

@@ -13,7 +13,7 @@ from learner.loss import LossTerms
 MAX_LOG_WEIGHT = 20.0
 
 _SUMS = (
-    "loss", "policy", "kl", "kl_tokens", "entropy", "clipped", "tokens",
+    "loss", "policy", "value", "kl", "kl_tokens", "entropy", "clipped", "tokens",
     "ratio", "drift", "sampled", "weight", "weight_squared", "rows",
     "advantage", "advantage_squared", "correction", "dropped", "good", "good_logprob", "good_log_ratio",
     "mismatch", "mismatch_tokens", "real", "padded",
@@ -49,7 +49,7 @@ class Diagnostics:
         own = (batch.policy_versions == self._version) & sampled & before_step
         good = (batch.advantages > 0) & sampled
         values = (
-            terms.loss.detach(), terms.policy, (terms.kl_values * terms.kl_factors).sum(), terms.kl_factors.sum(),
+            terms.loss.detach(), terms.policy, terms.value, (terms.kl_values * terms.kl_factors).sum(), terms.kl_factors.sum(),
             entropies.sum(), terms.clipped.sum(), len(ratios),
             ratios[sampled].sum(), drift.sum(), sampled.sum(), weights.sum(), weights.square().sum(), len(weights),
             advantages.sum(), advantages.square().sum(), batch.correction_weights.sum(), (batch.correction_weights == 0).sum(),
@@ -74,6 +74,7 @@ def metrics(sums: Tensor, highest: Tensor, *, passes: int) -> dict[str, float]:
     values = {
         "learner/loss": total["loss"] / passes,
         "learner/policy_loss": total["policy"] / passes,
+        "learner/value_loss": total["value"] / passes,
         "learner/kl": total["kl"] / max(total["kl_tokens"], 1e-300),
         "learner/entropy": total["entropy"] / tokens,
         "learner/clip_fraction": total["clipped"] / tokens,

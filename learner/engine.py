@@ -76,15 +76,24 @@ class PolicyEngine:
         directory: Hugging Face folder of the initial weights.
         settings: stage, weight decay and clipping.
         lr: the first learning rate.
+        critic: the model has a value head.
 
     Attributes:
         skipped: the last step was not taken, because its gradient was a spike.
     """
 
     def __init__(
-        self, directory: Path, settings: LearnerSection, *, dtype: torch.dtype, lr: float, device: torch.device, world: int
+        self,
+        directory: Path,
+        settings: LearnerSection,
+        *,
+        dtype: torch.dtype,
+        lr: float,
+        device: torch.device,
+        world: int,
+        critic: bool = False,
     ) -> None:
-        model = load_policy(directory, dtype)
+        model = load_policy(directory, dtype, critic=critic)
         self.device = device
         self.world = world
         self._stage = settings.zero_stage
@@ -106,8 +115,14 @@ class PolicyEngine:
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(log-probabilities, entropies) of the trained tokens, float32 [S] each, with a graph unless in `no_grad`."""
-        scores: tuple[Tensor, Tensor] = self._engine(batch)
-        return scores
+        logprobs, entropies, values = self.evaluate(batch)
+        # Every parameter takes part in every pass, or the ranks' reductions would not match.
+        return logprobs if values is None else logprobs + 0 * values, entropies
+
+    def evaluate(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`forward`, and the critic's values before the trained tokens, float32 [S]; None without one."""
+        logprobs, entropies, *values = self._engine(batch)
+        return logprobs, entropies, values[0] if values else None
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of `loss` to what the next step uses."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cacherl.learning_settings import Aggregation, KLSection, LossSection
+from cacherl.learning_settings import Aggregation, KLSection, LossSection, ValueSection
 from learner.batch import MicroBatch
 from learner.kl import ESTIMATES, token_factors
 from learner.surrogates import objective
+from learner.value import value_loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +48,26 @@ class KLTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CriticTerm:
+    """The critic in a loss.
+
+    Attributes:
+        values: float32 [S], its estimates, with a graph.
+        settings: weight and clip.
+    """
+
+    values: Tensor
+    settings: ValueSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerms:
     """A micro-batch's share of the loss and what it is made of.
 
     Attributes:
         loss: scalar with a graph; what `backward` is called on.
         policy: scalar, the policy-gradient part.
+        value: scalar, the critic's loss (0 without one).
         kl_values: float32 [S], estimate of the KL to the reference per token (0 without one), without a graph.
         kl_factors: float32 [S], what each of them counts.
         log_ratios: float32 [S], log of policy over behaviour probability, without a graph.
@@ -61,6 +76,7 @@ class LossTerms:
 
     loss: Tensor
     policy: Tensor
+    value: Tensor
     kl_values: Tensor
     kl_factors: Tensor
     log_ratios: Tensor
@@ -91,8 +107,9 @@ def policy_loss(
     settings: LossSection,
     *,
     kl: KLTerm | None = None,
+    critic: CriticTerm | None = None,
 ) -> LossTerms:
-    """``sum_t w_t * (-c_t * objective_t + kl.coef * f_t * kl_t - entropy_coef * H_t)``.
+    """``sum_t w_t * (-c_t * objective_t + kl.coef * f_t * kl_t - entropy_coef * H_t + value.coef * value_loss_t)``.
 
     w are the `token_weights`, c the weights of the off-policy correction, f the factors of the KL estimates; the objective
     is the configured surrogate (`learner.surrogates`) of the ratio between the policy and `batch.proximal_logprobs`.
@@ -112,9 +129,15 @@ def policy_loss(
         loss = loss + kl.coef * (weights * kl_factors * estimates).sum()
     if settings.entropy_coef > 0:
         loss = loss - settings.entropy_coef * (weights * entropies).sum()
+    value = torch.zeros_like(policy.detach())
+    if critic is not None:
+        errors = value_loss(critic.values, batch.old_values, batch.value_targets, critic.settings.clip_range)
+        value = (weights * errors).sum()
+        loss = loss + critic.settings.coef * value
     return LossTerms(
         loss=loss,
         policy=policy.detach(),
+        value=value.detach(),
         kl_values=kl_values,
         kl_factors=kl_factors,
         log_ratios=log_ratios,

@@ -24,31 +24,42 @@ class PolicyModel(nn.Module):
 
     `policy` is the Hugging Face model with its output layer replaced by a `ScoringHead`, so that parameters keep the
     names that they have in a checkpoint, behind the prefix 'policy.'.
+
+    Args:
+        critic: add a linear head that values the state before each trained token. It starts at 0 and is not part of the
+            policy: neither published nor exported.
     """
 
-    def __init__(self, policy: nn.Module) -> None:
+    def __init__(self, policy: nn.Module, *, critic: bool = False) -> None:
         super().__init__()
         head = policy.get_output_embeddings()
         name = next(name for name, module in policy.named_modules() if module is head)
         policy.set_submodule(name, ScoringHead(head))
         self.policy = policy
         self._head = name
+        self.critic: nn.Linear | None = None
+        if critic:
+            self.critic = nn.Linear(head.weight.shape[1], 1, dtype=head.weight.dtype)
+            nn.init.zeros_(self.critic.weight)
+            nn.init.zeros_(self.critic.bias)
 
-    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(log-probabilities, entropies) of the S trained tokens, float32 [S] each, at their rows' temperatures."""
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, ...]:
+        """(log-probabilities, entropies) of the S trained tokens, float32 [S] each, at their rows' temperatures; with a critic
+        also the values before them, float32 [S]."""
         backbone = getattr(self.policy, self.policy.base_model_prefix)
         # Without a mask, position ids that begin anew make the model keep packed rows apart.
         hidden = backbone(input_ids=batch.token_ids, position_ids=batch.position_ids, use_cache=False).last_hidden_state
         chosen = hidden.flatten(0, 1).index_select(0, batch.predictors)
         scores: tuple[Tensor, Tensor] = self.policy.get_submodule(self._head)(chosen, batch.targets, batch.inverse_temperatures)
-        return scores
+        return scores if self.critic is None else (*scores, self.critic(chosen)[:, 0].float())
 
     def named_weights(self) -> dict[str, Tensor]:
         """Checkpoint name -> parameter or persistent buffer; a weight tied to another appears once, as the first."""
         parameters = {name: value for name, value in self.named_parameters()}  # noqa: C416 - drops tied duplicates
         aliases = {name for name, _ in self.named_parameters(remove_duplicate=False)}
         buffers = {name: value for name, value in self.state_dict(keep_vars=True).items() if name not in aliases}
-        return {name.removeprefix(_PREFIX): value for name, value in (parameters | buffers).items()}
+        found = (parameters | buffers).items()
+        return {name.removeprefix(_PREFIX): value for name, value in found if name.startswith(_PREFIX)}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Copy weights named as by `named_weights` into this model."""
@@ -57,7 +68,7 @@ class PolicyModel(nn.Module):
                 value.copy_(weights[name])
 
 
-def load_policy(directory: Path, dtype: torch.dtype) -> PolicyModel:
+def load_policy(directory: Path, dtype: torch.dtype, *, critic: bool = False) -> PolicyModel:
     """Load the model of a Hugging Face folder.
 
     Raises:
@@ -69,7 +80,7 @@ def load_policy(directory: Path, dtype: torch.dtype) -> PolicyModel:
     _refuse_logit_transforms(config, directory)
     model = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, attn_implementation="sdpa")
     use_onednn(model)
-    return PolicyModel(model)
+    return PolicyModel(model, critic=critic)
 
 
 def _refuse_logit_transforms(config: Any, directory: Path) -> None:

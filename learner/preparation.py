@@ -12,9 +12,9 @@ from cacherl.config import RunConfig
 from cacherl.trajectory import TrajectoryGroup
 from learner.batch import Row, row_of
 from learner.correction import correct
-from learner.credit import member_advantages, token_advantages
+from learner.credit import critic_advantages, member_advantages, token_advantages
 from learner.engine import PolicyEngine
-from learner.scoring import score
+from learner.scoring import Scores, score
 from replay_service.plan import PlanEntry
 
 Sampled = tuple[PlanEntry, TrajectoryGroup]
@@ -41,6 +41,7 @@ class Preparation:
         self._config = config
         self._corrects = config.correction.method != "none" or config.correction.keep_within is not None
         self._weighted = config.advantage.baseline == "weighted"
+        self._critic = config.advantage.estimator == "gae"
 
     def __call__(self, sampled: Sequence[Sampled]) -> Prepared:
         """Rows of the groups in order."""
@@ -49,12 +50,35 @@ class Preparation:
             for entry, group in sampled
             for member in group.trajectories
         ]
-        proximal = score(self._engine, rows, self._config.learner) if self._corrects or self._weighted else []
-        advantages = self._advantages([group for _, group in sampled], rows, proximal)
+        scores = Scores(logprobs=[], values=[])
+        if self._corrects or self._weighted or self._critic:
+            scores = score(self._engine, rows, self._config.learner)
+        groups = [group for _, group in sampled]
+        if self._critic:
+            advantages, rows = self._valued(groups, rows, scores.values)
+        else:
+            advantages = self._advantages(groups, rows, scores.logprobs)
         rows = [replace(row, advantages=values.astype(np.float32)) for row, values in zip(rows, advantages, strict=True)]
         if self._corrects:
-            rows = correct(rows, proximal, self._config.correction, self._engine.gather)
+            rows = correct(rows, scores.logprobs, self._config.correction, self._engine.gather)
         return Prepared(rows=rows, advantages=member_advantages(advantages))
+
+    def _valued(
+        self, groups: Sequence[TrajectoryGroup], rows: Sequence[Row], values: Sequence[npt.NDArray[np.float32]]
+    ) -> tuple[list[npt.NDArray[np.float64]], list[Row]]:
+        """Advantages by the critic, standardised over the whole batch if asked for, and rows that the critic learns from."""
+        members = [member for group in groups for member in group.trajectories]
+        settings = self._config.advantage
+        pairs = [critic_advantages(one, old.astype(np.float64), settings) for one, old in zip(members, values, strict=True)]
+        advantages = [pair[0] for pair in pairs]
+        whole = self._engine.gather(np.concatenate([np.zeros(0), *advantages]))
+        if settings.normalize_std and len(whole):
+            advantages = [(one - whole.mean()) / (whole.std() + settings.epsilon) for one in advantages]
+        taught = [
+            replace(row, old_values=old, value_targets=targets.astype(np.float32))
+            for row, old, (_, targets) in zip(rows, values, pairs, strict=True)
+        ]
+        return advantages, taught
 
     def _advantages(
         self, groups: Sequence[TrajectoryGroup], rows: Sequence[Row], proximal: Sequence[npt.NDArray[np.float32]]

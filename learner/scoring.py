@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,26 @@ from learner.engine import PolicyEngine
 from learner.packing import cut
 
 
-def score(engine: PolicyEngine, rows: Sequence[Row], settings: LearnerSection) -> list[npt.NDArray[np.float32]]:
-    """Per row, float32 [S]: log-probability of each trained token under the current policy. All ranks take part."""
-    scores: list[npt.NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(rows)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Per row, float32 [S] each: log-probability of each trained token, and the critic's value before it (0 without one)."""
+
+    logprobs: list[npt.NDArray[np.float32]]
+    values: list[npt.NDArray[np.float32]]
+
+
+def score(engine: PolicyEngine, rows: Sequence[Row], settings: LearnerSection) -> Scores:
+    """Scores of the rows under the current policy. All ranks take part."""
+    nothing = np.zeros(0, dtype=np.float32)
+    scores = Scores(logprobs=[nothing] * len(rows), values=[nothing] * len(rows))
     for batch in filled_up(engine, cut(rows, settings)):
         with torch.no_grad():
-            logprobs, _ = engine.forward(batch.to(engine.device))
+            logprobs, _, values = engine.evaluate(batch.to(engine.device))
         if len(batch.targets):
-            for index, part in split_by_row(batch, logprobs.float().cpu().numpy()):
-                scores[index] = part
+            values = torch.zeros_like(logprobs) if values is None else values
+            for kept, found in ((scores.logprobs, logprobs), (scores.values, values)):
+                for index, part in split_by_row(batch, found.float().cpu().numpy()):
+                    kept[index] = part
     return scores
 
 

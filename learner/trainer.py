@@ -17,7 +17,7 @@ from learner.batch import MicroBatch, Row
 from learner.diagnostics import Diagnostics, metrics
 from learner.engine import PolicyEngine
 from learner.kl import KLCoefficient
-from learner.loss import KLTerm, Totals, policy_loss
+from learner.loss import CriticTerm, KLTerm, Totals, policy_loss
 from learner.packing import cut
 from learner.policy_model import PolicyModel
 from learner.scoring import filled_up, split_by_row
@@ -94,6 +94,8 @@ class PolicyTrainer:
             "learner/lr": float(np.mean(rates)),
             "learner/skipped_steps": float(skipped),
         }
+        if self._config.advantage.estimator != "gae":
+            del values["learner/value_loss"]
         return TrainResult(metrics=values | self._adapt(values), log_ratios=log_ratios)
 
     def _cut(self, rows: Sequence[Row]) -> list[_Step]:
@@ -122,11 +124,12 @@ class PolicyTrainer:
         """Forward and backward of one step's micro-batches; returns (row, its tokens' mean log-ratio)."""
         means: list[tuple[int, float]] = []
         for batch, reference in zip(step.batches, step.references, strict=True):
-            logprobs, entropies = self._engine.forward(batch)
+            logprobs, entropies, values = self._engine.evaluate(batch)
             kl = None
             if reference is not None:
                 kl = KLTerm(coef=self.kl_coefficient.value, reference=reference, settings=self._config.kl)
-            terms = policy_loss(logprobs, entropies, batch, step.totals, self._loss, kl=kl)
+            critic = None if values is None else CriticTerm(values=values, settings=self._config.value)
+            terms = policy_loss(logprobs, entropies, batch, step.totals, self._loss, kl=kl, critic=critic)
             self._engine.backward(terms.loss)
             if len(batch.targets):
                 diagnostics.add(batch, terms, logprobs.detach(), entropies.detach(), before_step=before_step)

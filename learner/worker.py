@@ -88,6 +88,7 @@ class LearnerWorker:
             lr=self._config.learner.lr,
             device=self._device,
             world=self._world,
+            critic=self._config.advantage.estimator == "gae",
         )
 
     def start_warm_start(self, demonstrations: Demonstrations) -> None:
@@ -150,7 +151,7 @@ class LearnerWorker:
 
     def token_logprobs(self, trajectories: Sequence[Trajectory]) -> list[npt.NDArray[np.float32]]:
         """float32 [S] per trajectory: log-probability of each sampled token at the trajectory's temperature."""
-        return score(self._engine, [row_of(trajectory) for trajectory in trajectories], self._config.learner)
+        return score(self._engine, [row_of(trajectory) for trajectory in trajectories], self._config.learner).logprobs
 
     def save(self, directory: Path) -> None:
         """Write the policy as a Hugging Face folder (rank 0 writes, every rank takes part)."""

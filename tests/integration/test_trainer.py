@@ -33,14 +33,16 @@ def config_of(**sections: Any) -> Any:
 class Case:
     """An engine of the tiny model and its trainer."""
 
-    def __init__(self, model: Path, *, reference: bool = False, **sections: Any) -> None:
+    def __init__(self, model: Path, *, reference: bool = False, critic: bool = False, **sections: Any) -> None:
         from learner.engine import PolicyEngine
         from learner.policy_model import load_policy
         from learner.trainer import PolicyTrainer
 
         self.config = config_of(**sections)
         device = torch.device("cpu")
-        self.engine = PolicyEngine(model, self.config.learner, dtype=torch.float32, lr=LR, device=device, world=1)
+        self.engine = PolicyEngine(
+            model, self.config.learner, dtype=torch.float32, lr=LR, device=device, world=1, critic=critic
+        )
         policy = load_policy(model, torch.float32).requires_grad_(False) if reference else None
         self.trainer = PolicyTrainer(self.engine, self.config, policy)
 
@@ -142,8 +144,29 @@ def prepared(model: Path) -> dict[str, Any]:
     return found
 
 
+def critic(model: Path) -> dict[str, Any]:
+    from learner.preparation import Preparation
+    from replay_service.plan import PlanEntry
+
+    rng = np.random.default_rng(4)
+    groups = [near_the_model(group(rng, f"g{index}")) for index in range(2)]
+    facts = {"priority": 1.0, "probability": 0.1, "inclusion": 0.2, "version": 0, "max_version": 0, "trajectories": 4}
+    entries = [PlanEntry(group_id=g.group_id, is_weight=1.0, tokens=9, bytes=9, uses=0, **facts) for g in groups]  # type: ignore[arg-type]
+    case = Case(model, critic=True, advantage={"estimator": "gae", "lam": 1.0, "gamma": 1.0}, value={"clip_range": 0.5})
+    prepare = Preparation(case.engine, case.config)
+    losses, advantages, targets = [], [], []
+    for _ in range(12):
+        made = prepare(list(zip(entries, groups, strict=True)))
+        losses.append(case.trainer.train(made.rows, version=0).metrics["learner/value_loss"])
+        advantages.append(np.concatenate([one.advantages for one in made.rows]))
+        targets.append(np.concatenate([one.value_targets for one in made.rows]))
+    returns = [member.total_reward for one in groups for member in one.trajectories]
+    counts = [member.num_sampled for one in groups for member in one.trajectories]
+    return {"losses": losses, "advantages": advantages, "targets": targets, "returns": np.repeat(returns, counts)}
+
+
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scenario.__name__: scenario for scenario in (mini_batches, spike, not_finite, adapting, prepared)
+    scenario.__name__: scenario for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic)
 }
 
 
@@ -242,3 +265,13 @@ def test_preparation_scores_the_batch_where_something_needs_it(outcomes: dict[st
     rows, weighted, _ = found["weighted"]
     assert np.abs(weighted - advantages).max() > 0.01
     assert all(one["correction_weights"] is None for one in rows)
+
+
+def test_a_critic_learns_the_returns_and_advantages_are_what_is_left(outcomes: dict[str, Any]) -> None:
+    found = outcomes["critic"]
+    for targets in found["targets"]:  # with lam and gamma 1 the target is the return, whatever the critic says
+        np.testing.assert_allclose(targets, found["returns"], atol=1e-5)
+    first = found["returns"] - found["returns"].mean()
+    np.testing.assert_allclose(found["advantages"][0], first / found["returns"].std(), atol=1e-4)  # values begin at 0
+    assert found["losses"][0] == pytest.approx((found["returns"] ** 2).mean() / 2, rel=1e-4)
+    assert found["losses"][-1] < 0.5 * found["losses"][0]
