@@ -12,9 +12,9 @@ from envs.answer import read_answer
 from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec
 from envs.jsontext import compact
 from envs.noise import ToolNoise
-from envs.observation import TRANSIENT, render_error
+from envs.observation import TRANSIENT, NoResultError, render_error
 from envs.schema import Toolbox
-from envs.world import NoResultError, World, state_hash
+from envs.world import World, state_hash
 
 
 class SimulatedEnv:
@@ -147,6 +147,4 @@ async def _wait(seconds: float) -> None:
 
 
 def _failed(item: ParsedCall, error: str, *, seconds: float = 0.0) -> ToolCall:
-    return ToolCall(
-        name=item.name, arguments=item.arguments, ok=False, error=error, repairs=item.repairs, seconds=seconds
-    )
+    return ToolCall(name=item.name, arguments=item.arguments, ok=False, error=error, repairs=item.repairs, seconds=seconds)

@@ -5,34 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from cacherl.trajectory import Tier
 from envs.jsontext import canonical
-from envs.observation import TRANSIENT, UNRECORDED
 from envs.simulator import Simulator, ToolResult
 from envs.tool_cache.cache import ToolCache
 from envs.tool_cache.entry import CallKey, Recorded
-
-Failure = Literal["transient", "timeout", "unrecorded"]
-
-
-class NoResultError(Exception):
-    """A call that got no result, for no fault of whoever made it.
-
-    Args:
-        kind: 'transient' and 'timeout': the same call may be made again; 'unrecorded': nothing recorded matches it, and no tool
-            may be called.
-    """
-
-    def __init__(self, kind: Failure) -> None:
-        super().__init__(kind)
-        self.kind = kind
-
-    @property
-    def text(self) -> str:
-        """What the agent is told."""
-        return UNRECORDED if self.kind == "unrecorded" else TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +83,14 @@ class SimulatedWorld:
             return Served(result=self._simulator.call(name, arguments))
         state = self._simulator.state()
         key = CallKey(state=state_hash(self._task_id, state), tool=name, arguments=arguments)
-        if hit := await self._cache.find(key, read_only=name in self._read_only):
+        hit = await self._cache.serve(key, read_only=name in self._read_only, call=lambda: self._recorded(key))
+        if hit.tier != "live":
             self._simulator.restore(hit.recorded.after)
-            return Served(result=hit.recorded.result, tier=hit.tier)
-        if not self._cache.live:
-            raise NoResultError("unrecorded")
-        result = self._simulator.call(name, arguments)
-        await self._cache.record(Recorded(key=key, result=result, after=self._simulator.state()))
-        return Served(result=result, tier="live")
+        return Served(result=hit.recorded.result, tier=hit.tier)
+
+    async def _recorded(self, key: CallKey) -> Recorded:
+        result = self._simulator.call(key.tool, key.arguments)
+        return Recorded(key=key, result=result, after=self._simulator.state())
 
     def answer(self, value: str | None) -> float:
         return self._simulator.answer(value)

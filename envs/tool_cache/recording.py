@@ -83,9 +83,7 @@ class Recording:
         with self._locked() as descriptor:
             self._write(descriptor, compact({"toolkit": toolkit, "tools": tools}))
 
-    def _take(
-        self, line: bytes, number: int, last: bool, results: dict[str, Recorded], listings: dict[str, str]
-    ) -> None:
+    def _take(self, line: bytes, number: int, last: bool, results: dict[str, Recorded], listings: dict[str, str]) -> None:
         try:
             if line.startswith(b'{"toolkit":'):
                 value = json.loads(line)
