@@ -81,7 +81,6 @@ class LiveSource:
         except ValueError as error:
             raise ConfigError(f"environment {family!r}: {error}") from error
         self._owners = {spec.name: index for index, specs in enumerate(listed) for spec in specs}
-        self._read_only = frozenset(spec.name for spec in self._toolbox.specs if spec.read_only)
 
     @property
     def family(self) -> str:
@@ -128,16 +127,18 @@ class LiveSource:
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
             self._world,
-            toolbox=self._toolbox,
+            tools=self._toolbox.specs,
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
             latency_s=self._section.latency_s,
         )
 
     def _world(self, task: Task) -> LiveWorld:
-        toolkits = [LiveTools(toolkit, task, read_only=self._read_only, cache=self._cache) for toolkit in self._toolkits]
+        toolkits = [LiveTools(toolkit, task, read_only=self._toolbox.read_only, cache=self._cache) for toolkit in self._toolkits]
         calls_matter = bool(self._tasks[task.seed].calls)
-        return LiveWorld(toolkits, self._owners, solution=self.solution(task), calls_matter=calls_matter)
+        return LiveWorld(
+            toolkits, self._owners, toolbox=self._toolbox, solution=self.solution(task), calls_matter=calls_matter
+        )
 
     def _task(self, split: str, index: int) -> Task:
         found = self._tasks[index]

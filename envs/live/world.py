@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from envs.answer import read_answer
 from envs.base import Solution
 from envs.calllog import CallLog
 from envs.live.tools import LiveTools
+from envs.schema import Toolbox
 from envs.world import Served
 
 
@@ -24,15 +26,25 @@ class LiveWorld:
     """
 
     def __init__(
-        self, toolkits: Sequence[LiveTools], owners: Mapping[str, int], *, solution: Solution, calls_matter: bool
+        self,
+        toolkits: Sequence[LiveTools],
+        owners: Mapping[str, int],
+        *,
+        toolbox: Toolbox,
+        solution: Solution,
+        calls_matter: bool,
     ) -> None:
         self._toolkits = toolkits
         self._owners = owners
+        self._toolbox = toolbox
         self._answer = solution.answer
-        steps = [step.call for step in solution.steps]
+        steps = solution.calls
         self._log = CallLog(needed=steps, evidence=steps)
         self._calls_matter = calls_matter
         self._restoring: list[Mapping[str, Any]] | None = None
+
+    def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+        return self._toolbox.refusal(name, arguments)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         if self._restoring is not None:
@@ -43,7 +55,8 @@ class LiveWorld:
         tags = self._log.record(name, made)
         return replace(served, result=replace(served.result, tags=tags)) if self._calls_matter else served
 
-    def answer(self, value: str | None) -> float:
+    def reply(self, text: str, *, finish_reason: str) -> float:
+        value = read_answer(text, finish_reason=finish_reason)
         return float(value == self._answer and self._log.complete)
 
     def verdict(self) -> float:
