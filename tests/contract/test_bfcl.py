@@ -16,7 +16,8 @@ import pytest
 from cacherl.config import EnvSection, ToolCacheSection
 from cacherl.errors import ConfigError
 from envs.adapters.bfcl.package import CATEGORIES, Entry, entries, read_call, tool_specs
-from envs.adapters.bfcl.source import BfclSource
+from envs.adapters.bfcl.source import bfcl_source
+from envs.adapters.suite import SuiteSource
 from envs.agents import PAUSE, OracleAgent
 from envs.base import EnvStep, PlannedCall, Task
 from envs.episode import play
@@ -27,22 +28,17 @@ Turns = list[list[PlannedCall]]
 
 
 @pytest.fixture(scope="module")
-def source() -> BfclSource:
-    return BfclSource(EnvSection(transient_failure_rate=0.0))
+def source() -> SuiteSource[Entry]:
+    return bfcl_source(EnvSection(transient_failure_rate=0.0))
 
 
-def task_of(source: BfclSource, level: int, number: int) -> Task:
-    for split in ("train", "val"):
-        try:
-            return source.get(f"bfcl/{split}/{level}/{number}")
-        except ValueError:
-            continue
-    raise AssertionError(f"no task {number} at level {level}")
+def task_of(source: SuiteSource[Entry], level: int, number: int) -> Task:
+    return source.all_tasks(level)[number]
 
 
 @needs_package
 @pytest.mark.parametrize("level", CATEGORIES)
-def test_the_ground_truth_passes_every_task(source: BfclSource, level: int) -> None:
+def test_the_ground_truth_passes_every_task(source: SuiteSource[Entry], level: int) -> None:
     oracle = OracleAgent(source)
 
     async def outcome(number: int) -> float:
@@ -100,7 +96,7 @@ def _any_call(spec: Any, entry: Entry, rng: random.Random) -> PlannedCall:
     )
 
 
-async def ours(source: BfclSource, task: Task, turns: Turns) -> float:
+async def ours(source: SuiteSource[Entry], task: Task, turns: Turns) -> float:
     """Play the calls, one in each step, and end every turn of the user's with words."""
     env = source.make_env()
     await env.reset(task, rollout_seed=0)
@@ -119,7 +115,7 @@ def python(call: PlannedCall) -> str:
 
 @needs_package
 @pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
-def test_the_verdict_on_perturbed_episodes_is_the_official_one(source: BfclSource, count: int) -> None:
+def test_the_verdict_on_perturbed_episodes_is_the_official_one(source: SuiteSource[Entry], count: int) -> None:
     rng = random.Random(count)
     verdicts, asked = [], []
     for index in range(count):
@@ -147,7 +143,7 @@ MALICIOUS = [
 
 @needs_package
 @pytest.mark.parametrize("attack", MALICIOUS)
-def test_a_malicious_call_does_nothing(source: BfclSource, tmp_path: Path, attack: str) -> None:
+def test_a_malicious_call_does_nothing(source: SuiteSource[Entry], tmp_path: Path, attack: str) -> None:
     path = tmp_path / "owned"
     code = attack.format(path=path)
     texts = [source.format.render([PlannedCall(name=name, arguments=arguments)]) for name, arguments in [
@@ -170,7 +166,7 @@ def test_a_malicious_call_does_nothing(source: BfclSource, tmp_path: Path, attac
 
 
 @needs_package
-def test_siblings_share_nothing(source: BfclSource) -> None:
+def test_siblings_share_nothing(source: SuiteSource[Entry]) -> None:
     task = task_of(source, 1, 0)
     calls = source.solution(task).calls[:3]
 
@@ -186,7 +182,7 @@ def test_siblings_share_nothing(source: BfclSource) -> None:
 
 
 @needs_package
-def test_a_withheld_function_is_offered_in_its_turn(source: BfclSource) -> None:
+def test_a_withheld_function_is_offered_in_its_turn(source: SuiteSource[Entry]) -> None:
     entry = entries("miss_func")[0]
     task = task_of(source, 3, 0)
     assert entry.withheld == {3: ("sort",)}
@@ -199,7 +195,7 @@ def test_a_withheld_function_is_offered_in_its_turn(source: BfclSource) -> None:
 
 
 @needs_package
-def test_a_snapshot_resumes(source: BfclSource) -> None:
+def test_a_snapshot_resumes(source: SuiteSource[Entry]) -> None:
     task = task_of(source, 4, 7)
     oracle = OracleAgent(source)
     episode = asyncio.run(play(source.make_env(), task, oracle, rollout_seed=0, max_turns=100))
@@ -222,9 +218,25 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pyt
     monkeypatch.setattr("envs.adapters.bfcl.package.importlib.util.find_spec", lambda name: None)
     entries.cache_clear()
     with pytest.raises(ConfigError, match=r"needs the package bfcl-eval; install them with: pip install --no-deps bfcl-eval=="):
-        BfclSource(EnvSection())
+        bfcl_source(EnvSection())
 
 
+@needs_package
 def test_a_cache_that_would_save_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env\.tool_cache: family 'bfcl' runs its tools in memory; leave mode 'off'"):
-        BfclSource(EnvSection(tool_cache=ToolCacheSection(mode="record_replay")))
+        bfcl_source(EnvSection(tool_cache=ToolCacheSection(mode="record_replay")))
+
+
+@needs_package
+def test_ids_lead_back_to_tasks_and_a_scenario_is_held_out_as_a_whole(source: SuiteSource[Entry]) -> None:
+    splits = [[task.split for task in source.all_tasks(level)] for level in CATEGORIES]
+    assert splits[0] == splits[1] == splits[2] == splits[3]
+    assert 30 < splits[0].count("val") < 70
+    rng = random.Random(0)
+    for split in ("train", "val"):
+        task = source.sample(rng, split=split, level=2)
+        assert task.split == split
+        assert source.get(task.task_id) == task
+    for wrong in ("bfcl/train/1", "bfcl/train/1/999", "bfcl/train/9/1", "other/train/1/1", "bfcl/train/1/x"):
+        with pytest.raises(ValueError, match=wrong):
+            source.get(wrong)
