@@ -63,7 +63,7 @@ class SimulatedEnv:
         before = state_hash(task.task_id, world.state())
         parsed = self._format.parse(text, finish_reason=finish_reason)
         if not parsed:
-            return self._replied(world.reply(text, finish_reason=finish_reason), before)
+            return self._replied(await world.reply(text, finish_reason=finish_reason), before)
         calls, messages = [], []
         for item in parsed:
             call, content = await self._run(world, item)

@@ -43,7 +43,7 @@ class World(Protocol):
             NoResultError: it gave no result.
         """
 
-    def reply(self, text: str, *, finish_reason: str) -> float | tuple[Message, ...]:
+    async def reply(self, text: str, *, finish_reason: str) -> float | tuple[Message, ...]:
         """What a turn without a call leads to: the verdict in [0, 1], which ends the episode, or what the user says next."""
 
     def verdict(self) -> float:
@@ -97,7 +97,7 @@ class SimulatedWorld:
         result = self._simulator.call(key.tool, key.arguments)
         return Recorded(key=key, result=result, after=self._simulator.state())
 
-    def reply(self, text: str, *, finish_reason: str) -> float:
+    async def reply(self, text: str, *, finish_reason: str) -> float:
         return self._simulator.answer(read_answer(text, finish_reason=finish_reason))
 
     def verdict(self) -> float:

@@ -28,6 +28,7 @@ class SuiteSource(Generic[T]):
     Args:
         levels: level -> its tasks, in the suite's order.
         messages, start, solution: prompt, untouched world and solution of a task.
+        form: how calls are written; None: as `section` says.
         related: tasks of one number in several levels are variants of each other, and held out together.
 
     Raises:
@@ -44,7 +45,8 @@ class SuiteSource(Generic[T]):
         messages: Callable[[T, ActionFormat], tuple[Message, ...]],
         start: Callable[[T], World],
         solution: Callable[[T], Solution],
-        related: bool,
+        related: bool = False,
+        form: ActionFormat | None = None,
     ) -> None:
         if section.tool_cache.mode != "off":
             raise ConfigError(f"env.tool_cache: family {family!r} runs its tools in memory; leave mode 'off'")
@@ -56,7 +58,7 @@ class SuiteSource(Generic[T]):
         self._start = start
         self._solution = solution
         self._related = related
-        self._format = action_format(section.action_format)
+        self._format = action_format(section.action_format) if form is None else form
 
     @property
     def family(self) -> str:

@@ -55,7 +55,7 @@ class LiveWorld:
         tags = self._log.record(name, made)
         return replace(served, result=replace(served.result, tags=tags)) if self._calls_matter else served
 
-    def reply(self, text: str, *, finish_reason: str) -> float:
+    async def reply(self, text: str, *, finish_reason: str) -> float:
         value = read_answer(text, finish_reason=finish_reason)
         return float(value == self._answer and self._log.complete)
 

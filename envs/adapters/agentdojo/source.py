@@ -34,7 +34,6 @@ def dojo_source(section: EnvSection) -> SuiteSource[UserTask]:
         messages=_messages,
         start=DojoWorld,
         solution=_solution,
-        related=False,
     )
 
 

@@ -32,7 +32,7 @@ class DojoWorld:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         return Served(result=self._call(name, arguments))
 
-    def reply(self, text: str, *, finish_reason: str) -> float:
+    async def reply(self, text: str, *, finish_reason: str) -> float:
         """Any turn without a call is the final answer; of one with an answer mark, what follows it."""
         answer = read_answer(text, finish_reason=finish_reason)
         return self._utility(text if answer is None else answer)

@@ -39,7 +39,7 @@ class BfclWorld:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         return Served(result=_result(self._call(name, arguments)))
 
-    def reply(self, text: str, *, finish_reason: str) -> float | tuple[Message, ...]:
+    async def reply(self, text: str, *, finish_reason: str) -> float | tuple[Message, ...]:
         del text, finish_reason
         if not self._turn_is_right():
             return 0.0
