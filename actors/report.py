@@ -87,7 +87,7 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
 
 
 def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Share of each tier among the tool results of `episodes`, of all tools and of each; nothing without a tool-result cache."""
+    """Share of each tier among the tool results of `episodes`, of all tools and of each; nothing without such a cache."""
     counts: Counter[tuple[str, Tier]] = Counter()
     for episode in episodes:
         counts.update(episode.tiers)

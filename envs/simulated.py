@@ -18,10 +18,10 @@ from envs.world import World, state_hash
 class SimulatedEnv:
     """Reads calls, refuses bad ones, lets good ones fail or wait as the seed says, and runs them in the world.
 
-    Calls of one turn run in order. A refused call is answered with an error and never ends the episode. A turn without any call is
-    for the world to reply to.
+    Calls of one turn run in order. A refused call is answered with an error and never ends the episode. A turn without any
+    call is for the world to reply to.
 
-    The seeded noise comes before the tool-result cache: a failure is never recorded, and the same calls fail whatever is recorded.
+    The seeded noise comes before the tool-result cache: a failure is never recorded, and the same calls fail whatever is in it.
     Latency is waited for only where a tool is really called.
 
     Args:

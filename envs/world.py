@@ -34,7 +34,7 @@ class World(Protocol):
     """One episode's world."""
 
     def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Why a call cannot be made: the kind of failure ('unknown_tool', 'arguments') and what to tell the agent; else None."""
+        """Why a call cannot be made: kind of failure ('unknown_tool', 'arguments') and what to tell the agent; else None."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         """Run a tool. The call is not one of those refused.
@@ -65,10 +65,10 @@ def state_hash(world: str, state: Any) -> str:
 
 
 class SimulatedWorld:
-    """The world of a simulator, which a turn without a call ends as the final answer; its results served from a cache if there is one.
+    """The world of a simulator, its results served from a cache if there is one. A turn without a call is the final answer.
 
-    A recorded result comes with the state that followed it, and the simulator is put into that state: the episode goes on as if the
-    recorded call had been made, so an exact hit changes nothing but the time it takes.
+    A recorded result comes with the state that followed it, and the simulator is put into that state: the episode goes on as if
+    the recorded call had been made, so an exact hit changes nothing but the time it takes.
 
     Args:
         task_id: of the task that fixes the world.

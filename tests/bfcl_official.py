@@ -1,6 +1,6 @@
 """The official BFCL checker, for a process of its own: it evaluates call strings and keeps its worlds in module globals.
 
-Reads lines of JSON {"category", "number", "turns": [[[call string, ...] per step] per turn]} and writes a verdict (0 or 1) each.
+Reads lines of JSON {"category", "number", "turns": [[[call string, ...] per step] per turn]} and writes a verdict each: 0, 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def main() -> None:
         name = f"BFCL_v4_multi_turn_{asked['category']}.json"
         if name not in known:
             known[name] = [
-                [json.loads(row) for row in (folder / path).read_text().splitlines()] for path in (name, f"possible_answer/{name}")
+                [json.loads(row) for row in (folder / path).read_text().splitlines()]
+                for path in (name, f"possible_answer/{name}")
             ]
         entries, truths = known[name]
         entry, truth = entries[asked["number"]], truths[asked["number"]]

@@ -26,7 +26,7 @@ MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class Weather(ThreadingHTTPServer):
-    """GET /warmth/{city}?unit=… of a few cities; `requests` are the paths asked for, `script` the statuses to answer with first."""
+    """GET /warmth/{city}?unit=… of a few cities; `requests`: paths asked for, `script`: statuses to answer with first."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -1,7 +1,7 @@
 """Text environments of the Gymnasium kind, by their methods alone: `reset(seed=, options=)`, `step(text)`, perhaps `close()`.
 
-    def make_source(section):                      # env.name=my_package.my_env:make_source
-        return gymnasium_source(section, lambda: gymnasium.make("MyTextGame-v0"))
+def make_source(section):                      # env.name=my_package.my_env:make_source
+    return gymnasium_source(section, lambda: gymnasium.make("MyTextGame-v0"))
 """
 
 from __future__ import annotations

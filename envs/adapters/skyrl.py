@@ -1,7 +1,7 @@
 """Environments of the SkyRL-gym kind, by their methods alone: `init(prompt)`, `step(action)`, perhaps `close()`.
 
-    def make_source(section):                      # env.name=my_package.my_env:make_source
-        return skyrl_source(section, rows, lambda row: skyrl_gym.make("gsm8k", env_config=…, extras=row))
+def make_source(section):                      # env.name=my_package.my_env:make_source
+    return skyrl_source(section, rows, lambda row: skyrl_gym.make("gsm8k", env_config=…, extras=row))
 """
 
 from __future__ import annotations

@@ -70,14 +70,14 @@ class HttpToolkit:
     """Endpoints as a toolkit; one pool of connections for all episodes of the process.
 
     Raises:
-        ValueError: a tool is not read-only. An endpoint has one world for all episodes, and siblings must not influence each other.
+        ValueError: a tool is not read-only. All episodes share an endpoint, and siblings must not influence each other.
     """
 
     def __init__(self, name: str, tools: Sequence[HttpTool]) -> None:
         if changing := [item.spec.name for item in tools if not item.spec.read_only]:
             raise ValueError(
-                f"toolkit {name!r}: {', '.join(changing)} must be read_only, since all episodes share the endpoint; for tools that "
-                "change something use an MCP server or a class of @tool methods, which begin anew in every episode"
+                f"toolkit {name!r}: {', '.join(changing)} must be read_only, since all episodes share the endpoint; for tools "
+                "that change something use an MCP server or a class of @tool methods, which begin anew in every episode"
             )
         self.name = name
         self._tools = {item.spec.name: item for item in tools}

@@ -1,4 +1,4 @@
-"""The tools of a toolkit, from itself or from a recording: where only recordings are served, no server is asked even for its list."""
+"""The tools of a toolkit, from itself or from a recording: in mode 'replay' no server is asked, not even for its list."""
 
 from __future__ import annotations
 

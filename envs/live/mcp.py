@@ -39,8 +39,8 @@ _ANSWERED = (-32601, -32602, -32603)
 class McpToolkit:
     """The tools of one MCP server.
 
-    With read-only tools alone, all episodes of the process share one connection; otherwise each has a server process, or a session
-    at the URL, of its own, which must begin in the same state every time.
+    With read-only tools alone, all episodes of the process share one connection; otherwise each has a server process of its
+    own, or a session at the URL, which must begin in the same state every time.
 
     Args:
         name: see `Toolkit`.

@@ -134,11 +134,11 @@ class LiveSource:
         )
 
     def _world(self, task: Task) -> LiveWorld:
-        toolkits = [LiveTools(toolkit, task, read_only=self._toolbox.read_only, cache=self._cache) for toolkit in self._toolkits]
+        toolkits = [
+            LiveTools(toolkit, task, read_only=self._toolbox.read_only, cache=self._cache) for toolkit in self._toolkits
+        ]
         calls_matter = bool(self._tasks[task.seed].calls)
-        return LiveWorld(
-            toolkits, self._owners, toolbox=self._toolbox, solution=self.solution(task), calls_matter=calls_matter
-        )
+        return LiveWorld(toolkits, self._owners, toolbox=self._toolbox, solution=self.solution(task), calls_matter=calls_matter)
 
     def _task(self, split: str, index: int) -> Task:
         found = self._tasks[index]

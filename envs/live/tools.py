@@ -29,10 +29,10 @@ class LiveTools:
     """Calls the tools, lazily, and only where nothing recorded is served.
 
     A live world cannot be looked into, so its state is known by the calls that may have changed it (those of tools that are not
-    read-only): the whole list of them is the state in every key. What was served from recordings has not happened in the live world;
-    before the first live call it is made up for, and must come out as recorded.
+    read-only): the whole list of them is the state in every key. What was served from recordings has not happened in the live
+    world; before the first live call it is made up for, and must come out as recorded.
 
-    After a failed call of a tool that is not read-only nobody knows the state: from there on nothing is served and nothing recorded.
+    After a failed call of a tool that is not read-only nobody knows the state: nothing more is served, and nothing recorded.
     """
 
     def __init__(self, toolkit: Toolkit, task: Task, *, read_only: frozenset[str], cache: ToolCache | None) -> None:
@@ -113,7 +113,7 @@ class LiveTools:
             expected = change.result
             if expected is not None and (result.content, result.error) != (expected.content, expected.error):
                 raise EnvironmentFault(
-                    f"tool {change.tool!r} of toolkit {self._toolkit.name!r} answered otherwise than recorded: its world does not "
-                    "begin in the same state every time; record it anew, or switch env.tool_cache off"
+                    f"tool {change.tool!r} of toolkit {self._toolkit.name!r} answered otherwise than recorded: its world does "
+                    "not begin in the same state every time; record it anew, or switch env.tool_cache off"
                 )
             self._happened += 1

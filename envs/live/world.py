@@ -17,8 +17,8 @@ from envs.world import Served
 class LiveWorld:
     """Several toolkits, each with a state of its own.
 
-    The verdict is 1.0 for the exact answer after all calls of the solution, as far as one is known, else 0.0. A call that was served the
-    result of a similar one counts as that one.
+    The verdict is 1.0 for the exact answer after all calls of the solution, as far as one is known, else 0.0. A call that was
+    served the result of a similar one counts as that one.
 
     Args:
         owners: tool -> index of its toolkit in `toolkits`.

@@ -1,7 +1,7 @@
 """`ToolCache`: the closest recorded result of a call, in three tiers, and the rule that keeps it correct.
 
-A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change the state
-are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
+A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change
+the state are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
 
     exact        the same arguments
     normalised   the same but for case, white space, the form of numbers, or declared arguments that are similar enough

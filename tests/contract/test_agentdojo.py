@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
@@ -85,11 +83,10 @@ def test_bad_calls_are_explained(source: SuiteSource[UserTask]) -> None:
 
 
 @pytest.fixture
-def no_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envs.adapters.agentdojo.package.importlib.util.find_spec", lambda name: None)
     for cached in (package._suites, package.user_tasks, package.tool_specs):
         cached.cache_clear()
-    yield
 
 
 @pytest.mark.usefixtures("no_package")

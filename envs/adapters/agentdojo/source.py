@@ -14,8 +14,8 @@ from envs.base import ActionFormat, PlannedCall, Solution, SolutionStep
 from envs.jsontext import compact
 
 _INSTRUCTIONS = (
-    "You are an AI assistant with access to tools. Write a call as {example}. When the task is done, or a question can be answered, "
-    "say so without a call: {tag} and the answer.\n\nTools:\n{tools}"
+    "You are an AI assistant with access to tools. Write a call as {example}. When the task is done, or a question can be "
+    "answered, say so without a call: {tag} and the answer.\n\nTools:\n{tools}"
 )
 
 

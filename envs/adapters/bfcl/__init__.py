@@ -1,1 +1,1 @@
-"""BFCL multi-turn: the Berkeley Function Calling Leaderboard's stateful tasks, without its harness, which evaluates model text."""
+"""BFCL multi-turn: the stateful tasks of the Berkeley Function Calling Leaderboard, without its harness."""

@@ -1,9 +1,9 @@
 """`BfclWorld`: one episode of a BFCL task, with the official verdict, turn by turn.
 
-A turn of the user lasts until the agent says something without a call. Then the states of the agent's APIs and of those that the
-ground truth was run on must be equal, and every result that the ground truth of this turn gave must be among those that the agent
-has had so far; where the ground truth makes no call, nothing is checked (bfcl_eval, multi_turn_checker.py). A turn that fails ends
-the episode.
+A turn of the user lasts until the agent says something without a call. Then the states of the agent's APIs and of those that
+the ground truth was run on must be equal, and every result that the ground truth of this turn gave must be among those that the
+agent has had so far; where the ground truth makes no call, nothing is checked (bfcl_eval, multi_turn_checker.py). A turn that
+fails ends the episode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BfclWorld:
         self._begin()
 
     def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-        """An unknown tool counts as an attempt, as an unknown name does officially. Arguments are for the tool itself to judge."""
+        """An unknown tool counts as an attempt, as it does officially. Arguments are for the tool itself to judge."""
         if name in self._apis:
             return None
         self._turns[-1].append([name, dict(arguments)])
