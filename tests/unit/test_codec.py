@@ -201,6 +201,15 @@ def test_the_refusal_says_why(payload: bytes, message: str) -> None:
         decode_group(payload)
 
 
+def test_a_payload_of_version_1_is_read_and_its_calls_have_no_tier() -> None:
+    call = ToolCall(name="read", arguments={"id": 1}, ok=True, tier="exact")
+    turn = Turn(completion=(1, 3), observation=(3, 4), text="x", calls=(call,))
+    body = msgpack.unpackb(encode_group(group(member(turns=(turn,))))[6:])
+    assert body[-1][0][-1][0][5][0].pop() == "exact"  # the tier, the last field of the first call of the first turn
+    old = decode_group(struct.pack("<4sBB", MAGIC, 1, 0) + msgpack.packb(body))
+    assert old.trajectories[0].turns[0].calls == (dataclasses.replace(call, tier=None),)
+
+
 def test_an_oversized_payload_is_refused_before_it_is_parsed() -> None:
     payload = encode_group(group())
     with pytest.raises(CodecError, match=f"has {len(payload)} bytes, the limit is {len(payload) - 1}"):
