@@ -109,10 +109,15 @@ class HttpToolkit:
             self._client = httpx.AsyncClient()
         url = item.url.format(**{name: quote(str(arguments[name]), safe="") for name in item.in_path})
         rest = {name: value for name, value in arguments.items() if name not in item.in_path}
-        place = {"params": rest} if item.method in ("GET", "DELETE") else {"json": rest}
+        in_query = item.method in ("GET", "DELETE")
         try:
             async with self._client.stream(
-                item.method, url, headers=dict(item.headers), timeout=item.timeout_s, **place
+                item.method,
+                url,
+                params=rest if in_query else None,
+                json=None if in_query else rest,
+                headers=dict(item.headers),
+                timeout=item.timeout_s,
             ) as response:
                 return _result(item, response.status_code, await _body(response, item.max_bytes))
         except httpx.TimeoutException:

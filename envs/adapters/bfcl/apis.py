@@ -22,7 +22,7 @@ class Apis:
     """Instances of an entry's classes in their first state. Shares nothing with any other."""
 
     def __init__(self, entry: Entry) -> None:
-        self._instances = {name: api_class(name)() for name in entry.classes}
+        self._instances: dict[str, Any] = {name: api_class(name)() for name in entry.classes}
         self._methods: dict[str, Any] = {}
         for name, instance in self._instances.items():
             if hasattr(instance, "_load_scenario"):
