@@ -9,11 +9,12 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach candidate,python3.11 python3 $(VENV)/python,$(shell \
 	$(candidate) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(candidate))))
 
-.PHONY: help install demo test lint bench results clean
+.PHONY: help install demo test slow lint bench results clean
 help:
 	@echo 'make install   the CPU stack into .venv, about 2 minutes and 4 GB'
 	@echo 'make demo      train the demo agent'
 	@echo 'make test      all tests but those marked slow'
+	@echo 'make slow      the tests marked slow: minutes each'
 	@echo 'make lint      ruff, mypy, import rules, wheel build'
 	@echo 'make bench     the benchmarks of speed'
 	@echo 'make results   the demo over three seeds beside learning rate 0, about 40 minutes'
@@ -29,6 +30,9 @@ demo: install
 test: install
 	$(VENV)/python -m pytest -m "not slow" $(ARGS)
 
+slow: install
+	$(VENV)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
 lint: install
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
@@ -37,7 +41,7 @@ lint: install
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(VENV)/python -m build --wheel --no-isolation --outdir "$$out"
 
 bench: install
-	@shopt -s nullglob; for file in $(filter-out benchmarks/learning.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
+	@shopt -s nullglob; for file in $(filter-out benchmarks/learning.py benchmarks/replay_options.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
 
 results: install
 	$(VENV)/python benchmarks/learning.py $(ARGS)

@@ -25,18 +25,23 @@ class Chat:
 
     Args:
         tokenizer: with a chat template and an end-of-turn token (`eos_token`).
+        tools: descriptions that the template renders into every first prompt.
+        preface: text that every first prompt's system message begins with.
 
     Raises:
         ConfigError: no chat template, no eos token, or a template that does not close an assistant turn with it, cannot render
             tool results, or rewrites earlier turns when they follow.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tools: Sequence[dict[str, Any]] = (), preface: str = "") -> None:
         if not tokenizer.chat_template:
             raise ConfigError("model.path: its tokenizer has no chat template; use an instruct model or add one")
         if tokenizer.eos_token_id is None:
             raise ConfigError("model.path: its tokenizer has no eos_token, so the end of a turn could not be sampled")
         self._tokenizer = tokenizer
+        self._tools = list(tools)
+        self._preface = preface
+        self._special = sorted(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
         self.end_of_turn: int = int(tokenizer.eos_token_id)
         base = self._render(_PROBE, generation_prompt=False)
         end = str(tokenizer.eos_token)
@@ -45,13 +50,21 @@ class Chat:
         self._base = base[: base.rindex(end) + len(end)]
         self.observation_ids([Message(role="tool", content="a")])
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the first prompt, generation prompt included."""
-        return self._encode(self._render([_plain(m) for m in messages], generation_prompt=True, tools=tools))
+        return self._encode(self.prompt_text(messages))
+
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """The first prompt as the template has it."""
+        plain = [self._plain(message) for message in messages]
+        if self._preface:
+            system = plain.pop(0)["content"] if plain[0]["role"] == "system" else ""
+            plain.insert(0, {"role": "system", "content": f"{self._preface}\n\n{system}".rstrip()})
+        return self._render(plain, generation_prompt=True, tools=self._tools)
 
     def observation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids that follow a completion (whose last token is the end of turn) before the next one."""
-        text = self._render([*_PROBE, *map(_plain, messages)], generation_prompt=True)
+        text = self._render([*_PROBE, *map(self._plain, messages)], generation_prompt=True)
         if not text.startswith(self._base):
             raise ConfigError("model.path: its chat template rewrites earlier turns, so token-in, token-out is impossible")
         return self._encode(text[len(self._base) :])
@@ -69,16 +82,20 @@ class Chat:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _render(
-        self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool, tools: Sequence[dict[str, Any]] | None = None
+        self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool, tools: Sequence[dict[str, Any]] = ()
     ) -> str:
-        options = {"tools": list(tools) if tools else None, "add_generation_prompt": generation_prompt}
+        options = {"tools": tools or None, "add_generation_prompt": generation_prompt}
         try:
             return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(f"model.path: its chat template cannot render messages of roles {roles}: {error}") from error
 
-
-def _plain(message: Message) -> dict[str, Any]:
-    fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    return fields if message.name is None else {**fields, "name": message.name}
+    def _plain(self, message: Message) -> dict[str, Any]:
+        """What the template sees. Text that reads like a special token, as a tool may return it, cannot act as one."""
+        content = message.content
+        for token in self._special:
+            if token in content:
+                content = content.replace(token, f"{token[:1]} {token[1:]}")
+        fields: dict[str, Any] = {"role": message.role, "content": content}
+        return fields if message.name is None else {**fields, "name": message.name}

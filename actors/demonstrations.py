@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ async def demonstrate(
         member = Member(task=task, trajectory_id=name, rollout_seed=derive_seed(name, task.task_id))
         try:
             played.append(await episode.play(member))
+            await asyncio.sleep(0)  # nothing in it had to wait: let the rest of the process have its turn
         finally:
             await close_env(env)
     return played

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from actors.engine import engine_environment
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before the share of an actor that died during an evaluation is given to the next one.
+#: Seconds before an evaluation looks again for an actor that has started.
 _RETRY_S = 0.5
 
 
@@ -36,6 +37,7 @@ class _Actor:
     handle: Any
     node: str = ""
     restarts: int = 0
+    replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +55,22 @@ class ActorPool:
         spec: what every actor is told; `name` and `log_file` are set per actor.
         namespace: Ray namespace in which the actors are named.
         placement: one bundle per actor.
+        on_restart: told in words when an actor had to be replaced.
     """
 
-    def __init__(self, spec: WorkerSpec, *, namespace: str, placement: PlacementGroup) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        namespace: str,
+        placement: PlacementGroup,
+        on_restart: Callable[[str], None] = logger.warning,
+    ) -> None:
         self._spec = spec
         self._config = spec.config
         self._namespace = namespace
         self._placement = placement
+        self._on_restart = on_restart
         self._actors: list[_Actor] = []
         self._weights: PublishedWeights | None = None
         self._swap = asyncio.Lock()
@@ -100,38 +111,47 @@ class ActorPool:
     ) -> None:
         import ray
 
-        pending: dict[asyncio.Task[GroupReport], GroupRequest] = {}
+        pending: dict[asyncio.Task[GroupReport], tuple[Any, GroupRequest]] = {}
         requeued: list[GroupRequest] = []
         try:
             while True:
                 while len(pending) < self._config.actors.groups_in_flight:
                     request = requeued.pop() if requeued else next_request()
-                    pending[asyncio.create_task(_call(actor.handle.play.remote(request)))] = request
+                    pending[asyncio.create_task(_call(actor.handle.play.remote(request)))] = actor.handle, request
                 done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                failure: BaseException | None = None
+                failures: list[tuple[Any, BaseException]] = []
                 for task in done:
-                    request = pending.pop(task)
+                    handle, request = pending.pop(task)
                     try:
                         on_report(task.result())
                     except (ray.exceptions.RayActorError, EngineDied) as error:
-                        failure = error
+                        failures.append((handle, error))
                         requeued.append(request)
-                if failure:
-                    requeued += pending.values()
+                if failures:
+                    requeued += [request for _, request in pending.values()]
                     await _drop(pending)
                     pending.clear()
-                    await self._replace(actor, failure)
+                    for handle, failure in failures:
+                        await self._replace(actor, handle, failure)
         finally:
             await _drop(pending)
 
-    async def _replace(self, actor: _Actor, cause: BaseException) -> None:
+    async def _replace(self, actor: _Actor, failed: Any, cause: BaseException) -> None:
+        """Put a new process in the place of `failed`, unless somebody else who met its death has done so."""
+        async with actor.replacing:
+            if actor.handle is failed:
+                await self._restart(actor, cause)
+
+    async def _restart(self, actor: _Actor, cause: BaseException) -> None:
         actor.restarts += 1
-        logger.warning("%s failed (%s); restart %d of %d", actor.name, cause, actor.restarts, self._config.actors.max_restarts)
-        if actor.restarts > self._config.actors.max_restarts:
+        limit = self._config.actors.max_restarts
+        logger.warning("%s failed (%s); restart %d of %d", actor.name, cause, actor.restarts, limit)
+        if actor.restarts > limit:
             raise EngineError(f"{actor.name} died {actor.restarts} times (actors.max_restarts): {cause}") from cause
         self._kill(actor)
         actor.node = ""
         actor.handle = self._spawn(actor.name, actor.bundle, attempt=actor.restarts)
+        self._on_restart(f"{actor.name} died and is started again ({actor.restarts} of {limit}; see logs/{actor.name}.log)")
         await self._ready(actor)
         async with self._swap:
             if self._weights:
@@ -153,21 +173,31 @@ class ActorPool:
 
         waiting = {actor.name for actor in actors}
 
-        async def load(actor: _Actor, path: str) -> None:
-            with contextlib.suppress(ray.exceptions.RayActorError, EngineDied):  # the rollout loop replaces it, and loads again
+        async def load(actor: _Actor, path: str) -> EngineError | None:
+            try:
                 await _call(actor.handle.load_weights.remote(weights.manifest, path))
+            except (ray.exceptions.RayActorError, EngineDied):
+                pass  # whoever meets its death replaces it, and the new one loads this version
+            except EngineError as error:
+                return error
             waiting.discard(actor.name)
+            return None
 
         async def bring(node: str) -> None:
             here = [actor for actor in actors if actor.node == node]
+            refused: list[EngineError] = []
             for relay in here:
                 try:
                     path = await _call(relay.handle.stage_weights.remote(weights.manifest, weights.buffer))
                 except ray.exceptions.RayActorError:
                     waiting.discard(relay.name)
                     continue
-                await asyncio.gather(*(load(actor, path) for actor in here if actor.name in waiting))
-                return
+                answers = await asyncio.gather(*(load(actor, path) for actor in here if actor.name in waiting))
+                refused = [answer for answer in answers if answer]
+                if not refused:
+                    return
+            if refused:  # what was staged vanishes with a relay that dies, so it takes all of them to refuse
+                raise refused[0]
 
         deadline_s = self._config.weights.deadline_s
         try:
@@ -184,7 +214,7 @@ class ActorPool:
 
         Raises:
             DeadlineExceeded: not finished after eval.deadline_s.
-            EngineError: a share met more than actors.max_restarts actors that died.
+            EngineError: an actor died more than actors.max_restarts times.
         """
         shares = [list(tasks[index :: len(self._actors)]) for index in range(len(self._actors))]
         calls = [self._evaluate(share, label, first) for first, share in enumerate(shares) if share]
@@ -200,20 +230,18 @@ class ActorPool:
     async def _evaluate(self, tasks: Sequence[Task], label: str, first: int) -> list[EpisodeSummary]:
         import ray
 
-        deaths, turn = 0, first
-        while True:
+        for turn in itertools.count(first):
             actor = self._actors[turn % len(self._actors)]
-            turn += 1
             async with self._swap:  # a new actor loads the version first
-                ready = bool(actor.node)
-            if ready:
-                try:
-                    return list(await _call(actor.handle.evaluate.remote(tasks, label)))
-                except (ray.exceptions.RayActorError, EngineDied) as error:
-                    deaths += 1
-                    if deaths > self._config.actors.max_restarts:
-                        raise EngineError(f"{deaths} actors died during evaluation {label}: {error}") from error
-            await asyncio.sleep(_RETRY_S)  # a dead actor may be on its way back
+                handle = actor.handle if actor.node else None
+            if handle is None:
+                await asyncio.sleep(_RETRY_S)  # it is on its way back
+                continue
+            try:
+                return list(await _call(handle.evaluate.remote(tasks, label)))
+            except (ray.exceptions.RayActorError, EngineDied) as error:
+                await self._replace(actor, handle, error)
+        raise AssertionError("unreachable")
 
     async def sample(self, tasks: Sequence[Task], label: str) -> list[Any]:
         """Sampled trajectories of `tasks` from the first actor (not pushed)."""

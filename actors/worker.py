@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.briefing import briefed_chat
 from actors.chat import Chat
 from actors.engine import Engine, EngineSettings
 from actors.episode import EpisodeLimits
@@ -86,7 +86,7 @@ class RolloutWorker:
         from transformers import AutoTokenizer
 
         config = self._spec.config
-        self._chat = Chat(AutoTokenizer.from_pretrained(self._spec.model))
+        self._chat = briefed_chat(AutoTokenizer.from_pretrained(self._spec.model), config, self._source)
         self._engine = await Engine.start(engine_settings(config, self._spec.model, self._chat.end_of_turn))
         sampling = Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens)
         greedy = Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens, greedy=True)
@@ -177,10 +177,6 @@ class RolloutWorker:
         if self._staged:
             self._staged.close()
         self._replay.close()
-
-    async def pid(self) -> int:
-        """Process id, for supervision."""
-        return os.getpid()
 
 
 def make_rollout(

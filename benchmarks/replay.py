@@ -35,6 +35,8 @@ GROUP = 8
 BATCHES = (32, 256, 1024)
 DISTINCT = 48
 TURNS = 4
+#: Groups in one round trip, where several go together.
+PIPELINE = 8
 
 
 def main() -> None:
@@ -131,15 +133,18 @@ def push_row(pool: Replay, raw: redis.Redis, groups: list[TrajectoryGroup], size
     before = raw.info("memory")["used_memory"]
     numbers = itertools.count()
     rng = np.random.default_rng(0)
-    ours, bare = [], []
+    together: list[float] = []
+    ours: list[float] = []
+    bare: list[float] = []
     chunk = len(groups)
     steps = max(size // GROUP // chunk, 16)
     for step in range(steps):
         named = [dataclasses.replace(group, group_id=f"g{next(numbers)}") for group in groups]
-        priorities = rng.pareto(1.1, chunk) + 0.01
-        taken = seconds(lambda named=named, priorities=priorities: push_all(pool, named, priorities)) / chunk
+        priorities = (rng.pareto(1.1, chunk) + 0.01).tolist()
+        way, times = (push_together, together) if step % 2 else (push_all, ours)
+        taken = seconds(lambda named=named, priorities=priorities, way=way: way(pool, named, priorities)) / chunk
         if step % 8 >= 4:
-            ours.append(taken)
+            times.append(taken)
             bare.append(seconds(lambda named=named: set_all(raw, named)) / chunk)
             raw.unlink(*(f"bare-{group.group_id}" for group in named))
     stats = pool.stats()
@@ -149,22 +154,31 @@ def push_row(pool: Replay, raw: redis.Redis, groups: list[TrajectoryGroup], size
         "trajectories_per_s": round(GROUP / statistics.median(ours)),
         "bare_set_per_s": round(GROUP / statistics.median(bare)),
         "ratio": round(statistics.median(ours) / statistics.median(bare), 2),
+        "many_per_s": round(GROUP / statistics.median(together)),
+        "many_ratio": round(statistics.median(together) / statistics.median(bare), 2),
         "overhead_bytes_per_trajectory": round((used - stats.bytes) / stats.trajectories),
         "overhead_share": round(used / stats.bytes - 1, 3),
     }
 
 
-def push_all(pool: Replay, groups: list[TrajectoryGroup], priorities: np.ndarray) -> None:
+def push_all(pool: Replay, groups: list[TrajectoryGroup], priorities: list[float]) -> None:
     """Encode and push, one round trip a group."""
     for group, priority in zip(groups, priorities, strict=True):
-        pool.push(group, priority=float(priority))
+        pool.push(group, priority=priority)
+
+
+def push_together(pool: Replay, groups: list[TrajectoryGroup], priorities: list[float]) -> None:
+    """Encode and push, as many groups with one round trip as the bare pipeline."""
+    for start in range(0, len(groups), PIPELINE):
+        part = slice(start, start + PIPELINE)
+        pool.try_push_many(groups[part], priorities=priorities[part])
 
 
 def set_all(raw: redis.Redis, groups: list[TrajectoryGroup]) -> None:
-    """Encode and SET, eight groups in one pipeline."""
-    for start in range(0, len(groups), 8):
+    """Encode and SET, several groups in one pipeline."""
+    for start in range(0, len(groups), PIPELINE):
         with raw.pipeline(transaction=False) as pipe:
-            for group in groups[start : start + 8]:
+            for group in groups[start : start + PIPELINE]:
                 pipe.set(f"bare-{group.group_id}", encode_group(group))
             pipe.execute()
 

@@ -107,8 +107,16 @@ class EnvSection(Section):
 
     name: str = "research"
     levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    train_tasks: int | None = Field(
+        None, ge=1, description="distinct training tasks, played in turn; null: no task comes twice"
+    )
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
+    )
+    briefing: Literal["auto", "none", "template", "system"] = Field(
+        "auto",
+        description="how the prompt tells of the tools: by the model's chat template, by a system message, or not at all; "
+        "auto: not to a tiny model, else by the template if it asks for calls in action_format, else by a system message",
     )
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
@@ -231,6 +239,29 @@ class MetricsSection(Section):
     ray: bool = Field(True, description="export through ray.util.metrics")
 
 
+class RewardHackingSection(Section):
+    """The alarm for a reward that is earned without the task being solved."""
+
+    enabled: bool = True
+    variance_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="share of the variance within groups that a part of the reward may have, mean of the window",
+    )
+    window: int = Field(10, ge=2, description="updates over which the share is averaged and success should rise")
+    min_rise: float = Field(
+        0.02, ge=0, lt=1, description="training success rises if the second half of the window exceeds the first by this"
+    )
+    outcome_parts: tuple[str, ...] = Field(("final",), description="parts that pay for the outcome; any other is auxiliary")
+
+
+class AlarmsSection(Section):
+    """What a person is warned of while the run goes on."""
+
+    reward_hacking: RewardHackingSection = RewardHackingSection()
+
+
 class RayClusterSection(Section):
     """Which Ray cluster to run on."""
 
@@ -257,6 +288,7 @@ class RunConfig(Section):
     weights: WeightsSection = WeightsSection()
     eval: EvalSection = EvalSection()
     metrics: MetricsSection = MetricsSection()
+    alarms: AlarmsSection = AlarmsSection()
     ray: RayClusterSection = RayClusterSection()
 
     @model_validator(mode="after")
@@ -273,6 +305,13 @@ class RunConfig(Section):
                 f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
+        if self.replay.lease_s < self.learner.update_deadline_s:
+            raise ValueError(
+                f"replay.lease_s {self.replay.lease_s:g} must be at least learner.update_deadline_s "
+                f"{self.learner.update_deadline_s:g}, or a slow update's groups are given back while it trains on them"
+            )
+        if self.replay.priority == "td_error":
+            raise ValueError("replay.priority 'td_error' needs a critic, which no estimator here has; take 'advantage'")
         spread = self.reward.success - self.reward.failure
         if spread <= 0:
             raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")

@@ -180,15 +180,32 @@ declare(
     tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool in the state
     tool_cache/tool/*          | fraction      | mean | the same, per tool and tier
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
+    reward_batch/min/*         | reward        | min  | its smallest value in the batch
+    reward_batch/max/*         | reward        | max  | its largest value in the batch
+    reward_batch/share/*       | fraction      | mean | its share of the batch's reward, penalties counted by their size
+    reward_batch/variance_share/* | fraction   | mean | its share of the variance within groups, which makes the gradient
     replay/groups              | groups        | last | groups in the pool
     replay/trajectories        | trajectories  | last | trajectories in the pool
     replay/bytes               | bytes         | last | payload bytes in the pool
     replay/inserted            | trajectories  | last | trajectories accepted so far
     replay/sampled             | trajectories  | last | trajectories handed to the learner so far
     replay/zero_variance       | groups        | last | groups without a gradient so far, never sampled
-    replay/evicted             | groups        | last | groups evicted so far
+    replay/evicted             | groups        | last | groups evicted for room so far
+    replay/cleared             | groups        | last | groups removed by clear_every so far
+    replay/superseded          | groups        | last | groups removed for a newer one of their task so far
+    replay/retired             | groups        | last | groups that reached max_uses so far
+    replay/stale_refused       | groups        | last | groups too stale when they were pushed, so far
+    replay/stale_dropped       | groups        | last | groups that became too stale in the pool, so far
+    replay/never_sampled       | groups        | last | groups in the pool that may be sampled and never were
+    replay/expired             | batches       | last | leases that ended without an acknowledgement, so far
+    replay/late                | batches       | last | acknowledgements that came after that, so far
+    replay/push_waits          | attempts      | last | pushes told to wait for the learner, so far
+    replay/sample_waits        | attempts      | last | samples told to wait for the actors, so far
     replay/staleness           | versions      | mean | learner version minus sampled version, over the batch
     replay/uses                | uses          | mean | earlier uses of the batch's groups
+    replay/priority            | -             | mean | priority of the batch's groups when they were drawn
+    replay/is_weight           | -             | mean | importance weight of the batch's groups, 1 without a sampling bias
     replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
     learner/loss               | loss          | mean | the loss that was minimised
     learner/policy_loss        | loss          | mean | its clipped policy-gradient part
@@ -205,6 +222,7 @@ declare(
     learner/useful_tokens      | fraction      | mean | tokens that are not padding
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
+    alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )

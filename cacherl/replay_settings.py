@@ -30,6 +30,10 @@ class ReplaySettings:
             current policy by the divergence that the learner acknowledged, 'utility' lowest priority times freshness.
         clear_every: learner versions between removals of the oldest share; 0: never.
         clear_share: that share of the groups.
+        priority: what makes a group worth training on again: 'advantage' mean |advantage|, faded by how far the policy has left
+            it, 'return' |mean return - running mean|, 'extreme' the member furthest from it in standard deviations, 'constant'
+            the same for all, 'td_error' where a critic exists, or a function of yours as 'package.module.function' that
+            takes `replay_service.priorities.Signals` and returns a number >= 0.
         priority_exponent: groups are drawn in proportion to priority ** exponent; 0 is uniform.
         importance_sampling: weight the loss by (N * P) ** -beta / max against the sampling bias.
         importance_base: P is a group's probability in a single draw, or of its inclusion in the batch (with beta 1 the
@@ -49,7 +53,7 @@ class ReplaySettings:
         compress: token ids with zstd: less memory and network for some CPU time.
         half_logprobs: log-probabilities as float16, relative error at most 2**-11.
         max_group_bytes: a larger payload is refused, by writer and reader.
-        lease_s: seconds after which a sampled batch that was not acknowledged is given back.
+        lease_s: seconds after which a sampled batch that was not acknowledged is given back; at least an update's length.
         deadline_s: seconds that a push or a sample waits before it gives up.
         reconnect_s: seconds for which an operation tries to reach the server again before it fails.
 
@@ -70,6 +74,7 @@ class ReplaySettings:
     eviction: Eviction = "oldest"
     clear_every: int = 0
     clear_share: float = 0.1
+    priority: str = "advantage"
     priority_exponent: float = 0.6
     importance_sampling: bool = True
     importance_base: ImportanceBase = "probability"
@@ -88,7 +93,7 @@ class ReplaySettings:
     compress: bool = False
     half_logprobs: bool = False
     max_group_bytes: int = 256 * 2**20
-    lease_s: float = 300.0
+    lease_s: float = 1800.0
     deadline_s: float = 600.0
     reconnect_s: float = 30.0
 

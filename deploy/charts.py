@@ -65,6 +65,16 @@ SECTIONS = (
         ),
     ),
     Section(
+        question="What does the reward pay for?",
+        charts=(
+            Chart(title="Share of the variance within groups", patterns=("reward_batch/variance_share/*",)),
+            Chart(title="Share of the reward", patterns=("reward_batch/share/*",), axis=_SHARE),
+            Chart(title="Mean per trajectory", patterns=("reward_batch/mean/*",)),
+            Chart(title="Range in the batch", patterns=("reward_batch/min/*", "reward_batch/max/*")),
+            Chart(title="Alarms", patterns=("alarm/*",), axis=_SHARE),
+        ),
+    ),
+    Section(
         question="Is the update sound?",
         charts=(
             Chart(title="KL divergence", patterns=("learner/kl", "learner/mismatch_kl")),
@@ -81,7 +91,15 @@ SECTIONS = (
             Chart(title="Reuse", patterns=("replay/uses",)),
             Chart(title="Fresh share of the batch", patterns=("replay/fresh_fraction",), axis=_SHARE),
             Chart(title="Trajectories", patterns=("replay/trajectories", "replay/inserted", "replay/sampled")),
-            Chart(title="Groups", patterns=("replay/groups", "replay/zero_variance", "replay/evicted")),
+            Chart(title="Priority and importance weight", patterns=("replay/priority", "replay/is_weight")),
+            Chart(title="Groups", patterns=("replay/groups", "replay/never_sampled", "replay/zero_variance")),
+            Chart(
+                title="Groups that left the pool",
+                patterns=tuple(
+                    f"replay/{how}" for how in ("evicted", "cleared", "superseded", "retired", "stale_dropped", "stale_refused")
+                ),
+            ),
+            Chart(title="Who waited for whom", patterns=("replay/push_waits", "replay/sample_waits")),
         ),
     ),
     Section(

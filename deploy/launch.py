@@ -19,13 +19,15 @@ from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
+from deploy.alarms import ALARMS_FILE, AlarmBoard
 from deploy.cluster import cluster, reserve
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
+from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
@@ -71,7 +73,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    FreshPriority(config)
     directory = RunDirectory(config)
     _log_to(directory.logs / "driver.log")
     with own_terminal(directory.logs / "driver.log") as console:
@@ -154,9 +157,11 @@ class Launch:
         run_id = f"{config.run.name}-{secrets.token_hex(4)}"
         async with AsyncExitStack() as stack:
             monitor.enter("starting", "Ray")
-            stack.enter_context(cluster(config, namespace=run_id))
+            dashboard = stack.enter_context(cluster(config, namespace=run_id))
             on_connected()
             monitor.show(waiting_for="the replay service")
+            if dashboard:
+                monitor.note(f"Ray dashboard at http://{dashboard}")
             url = config.replay.url or stack.enter_context(ReplayServer(directory.replay)).url
             namespace = config.replay.namespace or run_id
             replay = stack.enter_context(contextlib.closing(Replay(url, namespace, config.replay)))
@@ -182,9 +187,14 @@ class Launch:
             if warm_start.needed:
                 await self._warm_start(warm_start, learner)
             elif config.warm_start.updates:
-                monitor.show(notes=(*monitor.view.notes, "warm start from the cache"))
+                monitor.note("warm start from the cache")
 
-            pool = ActorPool(self._worker_spec(warm_start.model, url, namespace), namespace=run_id, placement=placement.actors)
+            pool = ActorPool(
+                self._worker_spec(warm_start.model, url, namespace),
+                namespace=run_id,
+                placement=placement.actors,
+                on_restart=monitor.note,
+            )
             stack.push_async_callback(pool.close)
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
             await pool.start()
@@ -197,6 +207,7 @@ class Launch:
                 stream=TaskStream(self.source, config, prefix=run_id),
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
+                alarms=self._alarms(replay),
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
@@ -213,6 +224,11 @@ class Launch:
 
         await warm_start.train(learner, progress)
 
+    def _alarms(self, replay: Replay) -> AlarmBoard:
+        hacking, folder = self.config.alarms.reward_hacking, self.directory.path
+        alarms = [reward_hacking_alarm(hacking, fetch=replay.fetch, run_dir=folder)] if hacking.enabled else []
+        return AlarmBoard(alarms, log=folder / ALARMS_FILE)
+
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
         return WorkerSpec(
             name="actor",
@@ -220,7 +236,7 @@ class Launch:
             model=model,
             replay_url=replay_url,
             replay_namespace=replay_namespace,
-            priority=AdvantagePriority(settings=self.config.advantage),
+            priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
         )
 

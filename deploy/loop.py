@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.pool import ActorPool, PublishedWeights
@@ -18,6 +19,7 @@ from actors.report import eval_metrics
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
+from deploy.alarms import AlarmBoard, Observation
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
@@ -28,7 +30,11 @@ from replay_service.store import Replay
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
 #: Fields of `ReplayStats` that become metrics of the same name.
-_POOL_METRICS = ("groups", "trajectories", "bytes", "inserted", "sampled", "zero_variance", "evicted")
+_POOL_METRICS = (
+    *("groups", "trajectories", "bytes", "never_sampled", "inserted", "sampled", "zero_variance"),
+    *("evicted", "cleared", "superseded", "retired", "stale_refused", "stale_dropped"),
+    *("expired", "late", "push_waits", "sample_waits"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +48,7 @@ class Loop:
     stream: TaskStream
     held_out: list[Task]
     monitor: Monitor
+    alarms: AlarmBoard
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -71,6 +78,8 @@ class Loop:
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | await self._pool_metrics()
+            self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             if evaluates:
                 success = await self._evaluate()
@@ -103,6 +112,13 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
+        observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))
+        verdict = await asyncio.to_thread(self.alarms.check, observation)
+        for event in verdict.events:
+            self.monitor.note(str(event))
+        return verdict.metrics
 
     async def _pool_metrics(self) -> dict[str, float]:
         await asyncio.to_thread(self.replay.reap)

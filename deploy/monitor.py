@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from cacherl.errors import EnvironmentFault
 from cacherl.metrics import MetricWriter
 from deploy.panel import Panel
 from deploy.run_view import RunView
+
+logger = logging.getLogger(__name__)
 
 #: Seconds over which tokens per second are averaged, groups over which training success is.
 _RATE_WINDOW_S = 20.0
@@ -52,6 +55,11 @@ class Monitor:
         self.view = replace(self.view, elapsed_s=self.elapsed_s, **changes)  # type: ignore[arg-type]
         self.panel.show(self.view)
 
+    def note(self, text: str) -> None:
+        """Tell the person who watches; also in the log."""
+        logger.info("%s", text)
+        self.show(notes=(*self.view.notes, text))
+
     def enter(self, phase: str, waiting_for: str = "") -> None:
         """Begin a phase of the run; the time until the next one is booked on it."""
         self._book()
@@ -88,7 +96,7 @@ class Monitor:
             episodes=self.episodes,
             tokens_per_s=self.tokens_per_s(),
             success=metrics.get("rollout/success"),
-            reward_parts={name.removeprefix("reward/"): value for name, value in metrics.items() if name.startswith("reward/")},
+            reward_parts=_family(metrics, "reward/"),
         )
 
     def tokens_per_s(self) -> float:
@@ -120,6 +128,12 @@ class Monitor:
             update=version,
             kl=metrics.get("learner/kl"),
             staleness=metrics.get("replay/staleness"),
+            variance_shares=_family(metrics, "reward_batch/variance_share/"),
             pool_trajectories=int(metrics.get("replay/trajectories", 0)),
             pool_groups=int(metrics.get("replay/groups", 0)),
         )
+
+
+def _family(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """The metrics of one family, by what follows `prefix`."""
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}

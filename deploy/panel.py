@@ -106,6 +106,7 @@ def render(view: RunView) -> RenderableType:
     rows.add_row("held-out", _held_out(view))
     rows.add_row("training", _training(view))
     rows.add_row("reward", _rewards(view))
+    rows.add_row("gradient", _variance_shares(view))
     rows.add_row("rollouts", _facts((_number(view.tokens_per_s, ",.0f"), "tokens/s"), (f"{view.episodes:,}", "episodes")))
     rows.add_row("replay", _pool(view))
     rows.add_row("processes", _processes(view))
@@ -141,6 +142,14 @@ def _rewards(view: RunView) -> RenderableType:
     if not view.reward_parts:
         return _UNKNOWN
     return Columns((_facts((f"{value:+.2f}", name)) for name, value in view.reward_parts.items()), padding=(0, 3))
+
+
+def _variance_shares(view: RunView) -> RenderableType:
+    """Which parts of the reward make the siblings differ, and by it the gradient; the largest share first."""
+    if not view.variance_shares:
+        return _UNKNOWN
+    shares = sorted(view.variance_shares.items(), key=lambda item: -item[1])
+    return Columns((_facts((f"{share:.0%}", name)) for name, share in shares), padding=(0, 3))
 
 
 def _pool(view: RunView) -> Text:

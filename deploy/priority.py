@@ -1,29 +1,36 @@
-"""The priority of a fresh group, decided where it is collected: the size of its advantages, frozen from then on."""
+"""The priority of a fresh group, decided where it is collected."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from cacherl.config import AdvantageSection
+from cacherl.config import AdvantageSection, RunConfig
+from cacherl.errors import ConfigError
 from cacherl.trajectory import TrajectoryGroup
 from learner.advantages import group_advantages
+from replay_service.priorities import Prioritizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantagePriority:
-    """Mean |advantage| over the group; 0, 'never sample it', when its members do not differ.
+class FreshPriority:
+    """`replay.priority` of a group as an actor pushes it; 0, 'never sample it', when its members do not differ.
 
-    By default the raw outcome decides and not the shaped return, whose small differences would make a gradient out of
-    nothing.
+    By default the raw outcome decides what differs and not the shaped return, whose small differences would make a gradient
+    out of nothing. Each actor judges returns by those that it has collected itself.
+
+    Raises:
+        ConfigError: replay.priority names no function.
     """
 
-    settings: AdvantageSection
+    def __init__(self, config: RunConfig) -> None:
+        self._settings: AdvantageSection = config.advantage
+        try:
+            self._prioritizer = Prioritizer(config.replay.priority)
+        except ValueError as error:
+            raise ConfigError(f"replay.priority: {error}") from None
 
     def __call__(self, group: TrajectoryGroup) -> float:
-        settings = self.settings
-        if np.ptp(group.outcomes if settings.zero_variance == "outcome" else group.returns) == 0:
-            return 0.0
+        settings = self._settings
         advantages = group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
-        return float(np.abs(advantages).mean())
+        priority = self._prioritizer.fresh(advantages, group.returns)
+        differing = group.outcomes if settings.zero_variance == "outcome" else group.returns
+        return priority if np.ptp(differing) > 0 else 0.0

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from cacherl.config import RunConfig
+from deploy.alarms import ALARMS_FILE, AlarmEvent
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
@@ -70,12 +71,14 @@ class RunRecord:
         summary: what the run said at its end; empty when it did not get that far.
         series: metric name -> its values, in the order in which the names first appear.
         settings: the whole config; empty when the folder holds none.
+        alarms: every alarm that was raised, in order.
     """
 
     name: str
     summary: Mapping[str, Any]
     series: Mapping[str, Series]
     settings: tuple[Setting, ...]
+    alarms: tuple[AlarmEvent, ...] = ()
 
     @property
     def status(self) -> str:
@@ -97,6 +100,7 @@ def read_run(run_dir: Path) -> RunRecord:
         summary=json.loads(summary.read_text("utf-8")) if summary.is_file() else {},
         series=_series(run_dir / METRICS_FILE),
         settings=_settings(config) if config.is_file() else (),
+        alarms=tuple(AlarmEvent(**record) for record in _records(run_dir / ALARMS_FILE)),
     )
 
 

@@ -22,6 +22,7 @@ class RunView:
         success: rolling share of successful training episodes, in [0, 1].
         held_out: greedy held-out success of every evaluation so far, oldest first.
         reward_parts: reward component -> mean weighted value per episode.
+        variance_shares: reward component -> share of the variance within the last batch's groups.
         kl: nats per token, to the reference policy.
         staleness: learner version minus sampled version, mean over the last batch.
         pool_trajectories, pool_groups: how many the replay service holds.
@@ -40,6 +41,7 @@ class RunView:
     success: float | None = None
     held_out: tuple[float, ...] = ()
     reward_parts: Mapping[str, float] = field(default_factory=dict)
+    variance_shares: Mapping[str, float] = field(default_factory=dict)
     kl: float | None = None
     staleness: float | None = None
     pool_trajectories: int | None = None
@@ -64,6 +66,9 @@ def one_line(view: RunView) -> str:
         ("pool", view.pool_trajectories, ",d"),
     )
     parts += [f"{name} {value:{form}}" for name, value, form in known if value is not None]
+    if view.variance_shares:
+        driver = max(view.variance_shares, key=lambda name: view.variance_shares[name])
+        parts.append(f"gradient {view.variance_shares[driver]:.0%} {driver}")
     parts.append(f"episodes {view.episodes:,}")
     parts.append(f"actors {view.actors_alive}/{view.actors_total}")
     if view.waiting_for:

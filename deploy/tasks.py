@@ -24,9 +24,10 @@ class TaskStream:
 
     def __call__(self) -> GroupRequest:
         number, self._next = self._next, self._next + 1
+        distinct = self._config.env.train_tasks
         return GroupRequest(
             group_id=f"{self.prefix}-{number:08d}",
-            task=draw_task(self._source, self._config, split=TRAIN, number=number),
+            task=draw_task(self._source, self._config, split=TRAIN, number=number % distinct if distinct else number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
         )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from actors.chat import Chat
+from actors.briefing import briefed_chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
@@ -18,6 +18,7 @@ from deploy.tasks import draw_task
 from deploy.tiny_model import build_tiny_model
 from envs.agents import TeacherAgent
 from envs.base import TRAIN, TaskSource
+from envs.registry import load_source
 from learner.group import LearnerGroup
 from rewards.composer import Composer
 
@@ -83,11 +84,12 @@ class WarmStart:
         limits = EpisodeLimits(
             max_turns=config.env.max_turns, max_length=config.model.max_length, timeout_s=config.rollout.episode_timeout_s
         )
+        patient = load_source(config.env.model_copy(update={"latency_s": 0.0}))  # a teacher waits for no simulated tool
         return await demonstrate(
             tasks,
-            lambda index: TeacherAgent(self._source, sloppiness=section.sloppiness, seed=index),
-            source=self._source,
-            chat=Chat(AutoTokenizer.from_pretrained(self._base)),
+            lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
+            source=patient,
+            chat=briefed_chat(AutoTokenizer.from_pretrained(self._base), config, patient),
             scorer=Composer.from_config(config.reward),
             limits=limits,
             sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),

@@ -99,7 +99,8 @@ class LearnerGroup:
     async def update(self, batch_id: str) -> UpdateStats:
         """One update on replay batch `batch_id`. The first one ends the warm start: it freezes the KL reference."""
         deadline = self._config.learner.update_deadline_s + self._config.replay.deadline_s
-        return merge(await self._call("update", batch_id, deadline=deadline))
+        ranks = await self._call("update", batch_id, deadline=deadline)
+        return merge(ranks, normalize_std=self._config.advantage.normalize_std)
 
     async def publish(self, version: int) -> tuple[WeightManifest, ray.ObjectRef]:
         """Gather the weights as `version`: their manifest and a reference to the uint8 buffer, which rank 0 owns."""

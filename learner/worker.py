@@ -21,11 +21,12 @@ from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
 from learner.grpo import GrpoTrainer
 from learner.policy_model import PolicyModel, frozen_copy
-from learner.priorities import group_priority
 from learner.publish import flatten
+from learner.reward_parts import group_parts
 from learner.sft import SupervisedTrainer
 from learner.stats import RankStats
 from replay_service.plan import PlanEntry, SamplePlan
+from replay_service.priorities import Prioritizer
 from replay_service.store import Replay
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class LearnerWorker:
         self._world = world
         self._replay = Replay(replay_url, replay_namespace, config.replay)
         self._device = torch.device("cuda", 0) if config.learner.gpus_per_worker else torch.device("cpu")
+        self._prioritizer = Prioritizer(config.replay.priority)
         self._version = FIRST_VERSION
         self._supervised: SupervisedTrainer | None = None
         self._trainer: GrpoTrainer | None = None
@@ -121,15 +123,18 @@ class LearnerWorker:
             for row in rows_of(group, values, entry.is_weight)
         ]
         result = trainer.train(rows, self._version)
-        priorities = _priorities([group for _, group in found], advantages, result.log_ratios)
-        self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities)
+        priorities, divergences = self._judged(found, advantages, result.log_ratios)
+        status = self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities, divergences=divergences)
+        if status == "late":
+            logger.warning("batch %s took longer than replay.lease_s: its groups were given back as they were", batch_id)
         metrics = result.metrics | self._replay_metrics(plan)
         self._version += 1
         metrics |= {"learner/version": float(self._version), "time/update": time.perf_counter() - started}
         missing = len(entries) - len(found)
         if missing:
             logger.warning("batch %s: %d of %d groups were evicted before they were fetched", batch_id, missing, len(entries))
-        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), missing=missing)
+        parts = tuple(group_parts(group) for _, group in found)
+        return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), parts=parts, missing=missing)
 
     def publish(self, version: int) -> tuple[WeightManifest, npt.NDArray[np.uint8]] | None:
         """Gather the weights; on rank 0 their manifest and flat buffer, None elsewhere."""
@@ -182,21 +187,32 @@ class LearnerWorker:
         settings = self._config.advantage
         return group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
 
+    def _judged(
+        self,
+        found: Sequence[tuple[PlanEntry, TrajectoryGroup]],
+        advantages: Sequence[npt.NDArray[np.float64]],
+        log_ratios: npt.NDArray[np.float64],
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Group id -> new priority, and -> divergence: the mean over members of |log ratio| per trained token, in nats.
+
+        Args:
+            log_ratios: float64 [sum of the groups' sizes], in order.
+        """
+        priorities, divergences = {}, {}
+        parts = np.split(log_ratios, np.cumsum([len(group) for _, group in found])[:-1])
+        for (entry, group), values, part in zip(found, advantages, parts, strict=True):
+            if entry.uses == 0:
+                self._prioritizer.fresh(values, group.returns)  # its returns become part of what later ones are judged by
+            priorities[group.group_id] = self._prioritizer.trained(values, group.returns, np.exp(part))
+            divergences[group.group_id] = float(np.abs(part).mean())
+        return priorities, divergences
+
     def _replay_metrics(self, plan: SamplePlan) -> dict[str, float]:
         entries = plan.entries
         return {
             "replay/staleness": float(np.mean([staleness(self._version, entry.version) for entry in entries])),
             "replay/uses": float(np.mean([entry.uses for entry in entries])),
+            "replay/priority": float(np.mean([entry.priority for entry in entries])),
+            "replay/is_weight": float(np.mean([entry.is_weight for entry in entries])),
             "replay/fresh_fraction": float(np.mean([entry.uses == 0 for entry in entries])),
         }
-
-
-def _priorities(
-    groups: Sequence[TrajectoryGroup],
-    advantages: Sequence[npt.NDArray[np.float64]],
-    log_ratios: npt.NDArray[np.float64],
-) -> dict[str, float]:
-    """Group id -> new priority; `log_ratios` is float64 [sum of the groups' sizes], in order."""
-    parts = np.split(log_ratios, np.cumsum([len(group) for group in groups])[:-1])
-    triples = zip(groups, advantages, parts, strict=True)
-    return {group.group_id: group_priority(values, ratios) for group, values, ratios in triples}

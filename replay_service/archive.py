@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from replay_service.store import Replay
 
 VERSION = 1
 _MAGIC = b"CRLP"
+#: Groups of a file pushed with one round trip.
+_AT_ONCE = 8
 
 Progress = Callable[[int, int], None]
 
@@ -73,10 +77,12 @@ def import_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
         CodecError: not such a file, damaged, cut short, or of another version.
     """
     total = sum(1 for _ in read_archive(path))
-    counts = {"ok": 0, "dup": 0, "stale": 0}
-    for done, (priority, group) in enumerate(read_archive(path), start=1):
-        counts[pool.restore(group, priority=priority).status] += 1
-        progress(done, total)
+    counts: Counter[str] = Counter()
+    records, done = read_archive(path), 0
+    while part := list(itertools.islice(records, _AT_ONCE)):
+        results = pool.restore([group for _, group in part], priorities=[priority for priority, _ in part])
+        counts.update(result.status for result in results)
+        progress(done := done + len(part), total)
     pool.reset_flow()
     return ImportResult(imported=counts["ok"], known=counts["dup"], stale=counts["stale"])
 

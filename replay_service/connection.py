@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    ClusterDownError,
     MasterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -35,13 +38,23 @@ from replay_service import scripts
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_TRANSIENT = (redis.ConnectionError, redis.TimeoutError, ReadOnlyError, MasterDownError, TryAgainError, ConnectionError)
+_TRANSIENT = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    ReadOnlyError,
+    MasterDownError,
+    ConnectionError,
+    # A cluster that elects a master, or moves the pool's slot to another node: over soon.
+    ClusterDownError,
+    AskError,
+    TryAgainError,
+)
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _SOCKET_TIMEOUT_S = 30.0
 
 
 class Connection:
-    """One server, from any thread.
+    """One server, from any thread; in a Redis Cluster the node that owns the pool's slot, which all keys of a pool share.
 
     Operations given to `run` must be safe to repeat: a connection may break after the server has applied them.
 
@@ -90,6 +103,9 @@ class Connection:
                 return operation(self._client)
             except _REFUSED as error:
                 raise ReplayError(f"replay server {self._where} refused access: {error}; check replay.url") from error
+            except MovedError as error:
+                self._follow(error.host, error.port)
+                self._wait_for_server(attempt, give_up, error)
             except _TRANSIENT as error:
                 if isinstance(error.__context__, ssl.SSLCertVerificationError):
                     raise ReplayError(f"replay server {self._where} is not trusted: {error}; check replay.ca_file") from error
@@ -124,16 +140,28 @@ class Connection:
         self._closed.set()
         self._client.close()
 
+    def _follow(self, host: str, port: int) -> None:
+        """Go on with another node of the cluster, with the same credentials; an empty host means the present one."""
+        pool = self._client.connection_pool
+        access = {**pool.connection_kwargs, "port": port}
+        if host:
+            access["host"] = host
+        logger.info("replay server %s: its cluster keeps the pool on %s:%d", self._where, access["host"], port)
+        moved = redis.ConnectionPool(connection_class=pool.connection_class, **access)
+        self._client = redis.Redis.from_pool(moved)
+        pool.disconnect(inuse_connections=False)
+
     def _wait_for_server(self, attempt: int, give_up: float, error: Exception) -> None:
         remaining = give_up - time.monotonic()
-        if remaining <= 0 or self._closed.is_set():
+        if remaining <= 0 and not self._closed.is_set():
             raise ReplayError(
                 f"replay server {self._where} could not be reached for {self._reconnect_s:g} s: {error}"
             ) from error
+        # Of a connection that is closed meanwhile, pause() says so; its sockets fail in ways of their own.
         delay = min(0.02 * 2 ** min(attempt, 6), 1.0) * random.uniform(0.5, 1.0)
         if attempt == 3:
             logger.warning("replay server %s does not answer, retrying: %s", self._where, error)
-        self.pause(min(delay, remaining))
+        self.pause(max(min(delay, remaining), 0.0))
 
 
 def _evaluate(client: redis.Redis, script: scripts.Script, state_key: str, packed: bytes) -> bytes:

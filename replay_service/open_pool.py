@@ -35,14 +35,14 @@ class OpenPool:
     def script(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The answer of a script."""
         packed = scripts.pack(arguments)
-        return self.ask(lambda: self._index.script(name, self._keys.state, packed))
+        return self.ask(lambda: [self._index.script(name, self._keys.state, packed)])[0]
 
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """The answer of `question`, which runs a script."""
+    def ask(self, question: Callable[[], list[Any]]) -> list[Any]:
+        """The answers of `question`, which runs scripts and may be repeated."""
         self.open()
-        answer = question()
-        if answer[b"status"] != b"unconfigured":
-            return answer
+        answers = question()
+        if all(answer[b"status"] != b"unconfigured" for answer in answers):
+            return answers
         self.forget()
         self.open()
         return question()

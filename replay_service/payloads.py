@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -20,8 +21,20 @@ from replay_service.keys import Keys
 _READ_CHUNK = 32
 #: A payload that was set but not indexed disappears after this; acceptance removes the expiry.
 _UNCLAIMED_MS = 60_000
+#: Payload bytes of one MULTI; servers close connections that send a gigabyte at once, and serve nobody else meanwhile.
+_TRAIN_BYTES = 32 * 2**20
 #: Freed payloads that may pile up on the shards before a push deletes them, and how many go with one command.
 _GARBAGE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A group on its way: its encoded payload, and the packed arguments of push.lua."""
+
+    group_id: str
+    trajectories: int
+    payload: bytes
+    arguments: bytes
 
 
 class Payloads(Protocol):
@@ -30,8 +43,8 @@ class Payloads(Protocol):
     def check(self) -> None:
         """Raise `ReplayError` unless every server can hold payloads."""
 
-    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
-        """Store a payload and index it with push.lua: both or neither. Returns the script's answer."""
+    def push(self, parcels: Sequence[Parcel]) -> list[Any]:
+        """Store payloads and index them with push.lua: of each both or neither. Returns the script's answers, aligned."""
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         """Payloads, aligned; None where there is none."""
@@ -47,7 +60,7 @@ class Payloads(Protocol):
 
 
 class BesideIndex:
-    """Payloads on the index's server: one MULTI writes both."""
+    """Payloads on the index's server: one MULTI writes both, and as many groups as are pushed together."""
 
     def __init__(self, index: Connection, keys: Keys) -> None:
         self._index = index
@@ -56,17 +69,21 @@ class BesideIndex:
     def check(self) -> None:
         self._index.run(check_server)
 
-    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
-        return self._index.run(lambda client: self._push(client, self._keys.payload(group_id), payload, arguments))
+    def push(self, parcels: Sequence[Parcel]) -> list[Any]:
+        answers: list[Any] = []
+        for part in _trains(parcels):
+            answers += self._index.run(lambda client, part=part: self._push(client, part))  # type: ignore[misc]
+        return answers
 
-    def _push(self, client: redis.Redis, key: str, payload: bytes, arguments: bytes) -> Any:
+    def _push(self, client: redis.Redis, parcels: Sequence[Parcel]) -> list[Any]:
         script = scripts.load("push")
         for _ in range(2):
             with client.pipeline(transaction=True) as pipe:
-                pipe.set(key, payload, nx=True, px=_UNCLAIMED_MS)
-                pipe.evalsha(script.sha, 1, self._keys.state, arguments)
+                for parcel in parcels:
+                    pipe.set(self._keys.payload(parcel.group_id), parcel.payload, nx=True, px=_UNCLAIMED_MS)
+                    pipe.evalsha(script.sha, 1, self._keys.state, parcel.arguments)
                 try:
-                    return scripts.unpack(pipe.execute()[1])
+                    return [scripts.unpack(answer) for answer in pipe.execute()[1::2]]
                 except NoScriptError:
                     client.script_load(script.source)
         raise redis.ConnectionError("the server forgets its scripts")
@@ -102,10 +119,13 @@ class Sharded:
         for server in (self._index, *self._shards):
             server.run(check_server)
 
-    def push(self, group_id: str, payload: bytes, arguments: bytes) -> Any:
-        shard, key = self._shard_of(group_id), self._keys.payload(group_id)
-        wrote = shard.run(lambda client: client.set(key, payload, nx=True, px=_UNCLAIMED_MS))
-        answer = self._index.script("push", self._keys.state, arguments)
+    def push(self, parcels: Sequence[Parcel]) -> list[Any]:
+        return [self._push(parcel) for parcel in parcels]
+
+    def _push(self, parcel: Parcel) -> Any:
+        shard, key = self._shard_of(parcel.group_id), self._keys.payload(parcel.group_id)
+        wrote = shard.run(lambda client: client.set(key, parcel.payload, nx=True, px=_UNCLAIMED_MS))
+        answer = self._index.script("push", self._keys.state, parcel.arguments)
         if answer[b"status"] == b"ok" or answer.get(b"indexed"):
             shard.run(lambda client: client.persist(key))
         elif wrote:
@@ -148,6 +168,20 @@ class Sharded:
 
     def _shard_of(self, group_id: str) -> Connection:
         return self._shards[zlib.crc32(group_id.encode(errors="surrogatepass")) % len(self._shards)]
+
+
+def _trains(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
+    """Cut into parts that a server takes in one piece: at least a parcel each, and at most _TRAIN_BYTES beyond the first."""
+    part: list[Parcel] = []
+    size = 0
+    for parcel in parcels:
+        if part and size + len(parcel.payload) > _TRAIN_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(parcel)
+        size += len(parcel.payload)
+    if part:
+        yield part
 
 
 def _read(server: Connection, keys: Keys, group_ids: Sequence[str]) -> list[bytes | None]:

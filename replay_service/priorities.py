@@ -25,12 +25,14 @@ class Signals:
     Attributes:
         advantages: [G], as used in the loss.
         returns: [G], total rewards.
+        ratios: [G], geometric-mean token ratio of the current policy over the behaviour policy; None: not trained on yet.
         mean_return, std_return: running statistics over earlier groups.
         td_errors: [turns of all members], where a critic exists; else None.
     """
 
     advantages: FloatArray
     returns: FloatArray
+    ratios: FloatArray | None = None
     mean_return: float = 0.0
     std_return: float = 1.0
     td_errors: FloatArray | None = None
@@ -40,8 +42,13 @@ PriorityFunction = Callable[[Signals], float]
 
 
 def mean_abs_advantage(signals: Signals) -> float:
-    """mean_i |A_i|: the size of the group's gradient, roughly (FreshPER, 2604.16918)."""
-    return float(np.abs(signals.advantages).mean())
+    """mean_i |A_i| min(rho_i, 1): the size of the group's gradient, roughly (FreshPER, 2604.16918).
+
+    |A| is high for very good and very bad members alike. A group whose tokens the policy no longer produces fades; one
+    that it now produces more often is not favoured for it.
+    """
+    sizes = np.abs(signals.advantages)
+    return float((sizes if signals.ratios is None else sizes * np.minimum(signals.ratios, 1.0)).mean())
 
 
 def return_deviation(signals: Signals) -> float:
@@ -50,8 +57,12 @@ def return_deviation(signals: Signals) -> float:
 
 
 def extreme_return(signals: Signals) -> float:
-    """max_i |R_i - running mean| / running std: groups with one very good or very bad member."""
-    return float(np.abs(signals.returns - signals.mean_return).max() / max(signals.std_return, 1e-6))
+    """max_i |R_i - running mean| / running std: groups with one very good or very bad member.
+
+    While no return has differed from another there is no such unit, and the distance itself counts.
+    """
+    distance = float(np.abs(signals.returns - signals.mean_return).max())
+    return distance / signals.std_return if signals.std_return > NO_GRADIENT else distance
 
 
 def mean_abs_td_error(signals: Signals) -> float:
@@ -141,3 +152,39 @@ class RunningReturns:
             mean += step * delta
             variance = (1 - step) * (variance + step * delta * delta)
         return RunningReturns(self.decay, count, mean, variance)
+
+
+class Prioritizer:
+    """A priority function by name, with the running statistics of the returns that its holder has seen.
+
+    Args:
+        name: as for `find_priority`.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._function = find_priority(name)
+        self._seen = RunningReturns()
+
+    def fresh(self, advantages: FloatArray, returns: FloatArray) -> float:
+        """Priority of a group seen for the first time, judged by what came before it; its returns [G] count from then on."""
+        priority = self.trained(advantages, returns, None)
+        self._seen = self._seen.with_returns(returns)
+        return priority
+
+    def trained(self, advantages: FloatArray, returns: FloatArray, ratios: FloatArray | None) -> float:
+        """Priority of a group of G members after an update.
+
+        Args:
+            ratios: as `Signals.ratios`.
+        """
+        signals = Signals(
+            advantages=advantages,
+            returns=returns,
+            ratios=ratios,
+            mean_return=self._seen.mean,
+            std_return=self._seen.std,
+        )
+        return group_priority(self._function, signals)

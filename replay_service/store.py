@@ -18,7 +18,7 @@ from replay_service.connection import Connection
 from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
-from replay_service.payloads import BesideIndex, Payloads, Sharded
+from replay_service.payloads import BesideIndex, Parcel, Payloads, Sharded
 from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, fetch_stats
@@ -100,7 +100,12 @@ class Replay:
             CodecError: the group cannot be encoded, or is larger than max_group_bytes.
             ReplayError: out of memory, unreachable, or larger than the whole pool may be.
         """
-        return self._send(group.group_id, self._encode(group), _facts(group, priority))
+        return self._send([self._pack(group, _facts(group, priority))])[0]
+
+    def try_push_many(self, groups: Sequence[TrajectoryGroup], *, priorities: Sequence[float]) -> list[PushResult]:
+        """`try_push` of several groups with one round trip; each is taken or refused by itself. Results align with `groups`."""
+        pairs = zip(groups, priorities, strict=True)
+        return self._send([self._pack(group, _facts(group, priority)) for group, priority in pairs])
 
     def push(self, group: TrajectoryGroup, *, priority: float, deadline_s: float | None = None) -> PushResult:
         """`try_push` that waits while the pool asks the actors to.
@@ -111,17 +116,18 @@ class Replay:
         Raises:
             DeadlineExceeded: still asked to wait; the caller keeps the group and may push it again.
         """
-        payload, facts = self._encode(group), _facts(group, priority)
+        parcel = self._pack(group, _facts(group, priority))
         for poll in polls(self._index, self._settings.deadline_s if deadline_s is None else deadline_s):
-            result = self._send(group.group_id, payload, facts)
+            result = self._send([parcel])[0]
             if result.status != "throttle":
                 return result
             poll.missing = f"the learner to catch up ({result.have} trajectories arrived, {result.need} allowed)"
         raise AssertionError("unreachable")
 
-    def restore(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
-        """`try_push` of a group that no actor has just made: it waits for nobody and does not count as arrived."""
-        return self._send(group.group_id, self._encode(group), {**_facts(group, priority), "import": True})
+    def restore(self, groups: Sequence[TrajectoryGroup], *, priorities: Sequence[float]) -> list[PushResult]:
+        """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
+        pairs = zip(groups, priorities, strict=True)
+        return self._send([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
 
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
@@ -270,26 +276,30 @@ class Replay:
         """Release the connections and end waits of other threads; idempotent."""
         self._payloads.close()
 
-    def _encode(self, group: TrajectoryGroup) -> bytes:
+    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
         settings = self._settings
         payload = encode_group(group, compress=settings.compress, half_logprobs=settings.half_logprobs)
         if len(payload) > settings.max_group_bytes:
             raise CodecError(
                 f"group {group.group_id!r} has {len(payload)} bytes, max_group_bytes is {settings.max_group_bytes}"
             )
-        return payload
-
-    def _send(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> PushResult:
         arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
-        answer = self._pool.ask(lambda: self._payloads.push(group_id, payload, arguments))
-        status = answer[b"status"].decode()
-        if status == "toolarge":
-            raise ReplayError(
-                f"group {group_id!r} of {facts['n']} trajectories and {len(payload)} bytes exceeds the whole pool: "
-                "raise replay.capacity or replay.capacity_bytes"
-            )
-        numbers = {name: int(answer.get(name.encode(), 0)) for name in ("evicted", "have", "need")}
-        return PushResult(status=status, **numbers)
+        return Parcel(group.group_id, len(group), payload, arguments)
+
+    def _send(self, parcels: Sequence[Parcel]) -> list[PushResult]:
+        answers = self._pool.ask(lambda: self._payloads.push(parcels)) if parcels else []
+        return [_push_result(parcel, answer) for parcel, answer in zip(parcels, answers, strict=True)]
+
+
+def _push_result(parcel: Parcel, answer: Mapping[bytes, Any]) -> PushResult:
+    status: Any = answer[b"status"].decode()
+    if status == "toolarge":
+        raise ReplayError(
+            f"group {parcel.group_id!r} of {parcel.trajectories} trajectories and {len(parcel.payload)} bytes exceeds "
+            "the whole pool: raise replay.capacity or replay.capacity_bytes"
+        )
+    numbers = {name: int(answer.get(name.encode(), 0)) for name in ("evicted", "have", "need")}
+    return PushResult(status=status, **numbers)
 
 
 def _facts(group: TrajectoryGroup, priority: float) -> dict[str, Any]:

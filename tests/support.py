@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,13 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 _MARK = "CACHERL_TEST_MARK"
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on at the moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @dataclass(slots=True)

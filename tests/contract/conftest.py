@@ -68,11 +68,11 @@ def free_settings(**changes: Any) -> ReplaySettings:
 
 @pytest.fixture
 def make_pool(server: ReplayServer) -> Iterator[MakePool]:
-    """Open a pool of a fresh namespace, or of the one given, with `free_settings` and the changes given."""
+    """Open a pool of a fresh namespace, or of the one given, on the server `at`, with `free_settings` and the changes given."""
     opened: list[Replay] = []
 
-    def make(namespace: str | None = None, *, seed: int | None = 0, **changes: Any) -> Replay:
-        pool = Replay(server.url, namespace or f"test-{next(_names)}", free_settings(**changes), seed=seed)
+    def make(namespace: str | None = None, *, seed: int | None = 0, at: str = server.url, **changes: Any) -> Replay:
+        pool = Replay(at, namespace or f"test-{next(_names)}", free_settings(**changes), seed=seed)
         opened.append(pool)
         return pool
 

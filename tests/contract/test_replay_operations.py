@@ -284,3 +284,25 @@ def test_many_threads_share_one_client(make_pool, make_group):
     assert all(plans[i] == plans[i % 10] for i in range(50))
     stats = pool.stats()
     assert (stats.groups, stats.inserted, stats.batches, stats.leases) == (100, 200, 10, 0)
+
+
+def test_several_groups_go_together_each_taken_or_refused_by_itself(make_pool, make_group, monkeypatch):
+    pool = make_pool(max_staleness=2)
+    pool.set_version(5)
+    pool.push(make_group("known", version=5), priority=1)
+    groups = [
+        make_group("a", version=5),
+        make_group("known", version=5),
+        make_group("old", version=0),
+        make_group("b", version=4),
+    ]
+    results = pool.try_push_many(groups, priorities=[1.0, 1.0, 1.0, 0.0])
+    assert [result.status for result in results] == ["ok", "dup", "stale", "ok"]
+    assert sorted(info.group_id for info in pool.entries()) == ["a", "known"]
+    assert pool.stats().zero_variance == 1
+    assert pool.try_push_many([], priorities=[]) == []
+    monkeypatch.setattr("replay_service.payloads._TRAIN_BYTES", 1)  # every group in a part of its own
+    assert [result.status for result in pool.try_push_many(groups, priorities=[1.0] * 4)] == ["dup", "dup", "stale", "dup"]
+    with pytest.raises(ValueError, match="priority of group 'c' must be finite and >= 0, got -1"):
+        pool.try_push_many([make_group("d", version=5), make_group("c", version=5)], priorities=[1.0, -1.0])
+    assert pool.get("d") is None

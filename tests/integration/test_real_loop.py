@@ -22,7 +22,7 @@ from actors.worker import WorkerSpec
 from cacherl.config import RunConfig, load_config
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from deploy.cluster import cluster, reserve
-from deploy.priority import AdvantagePriority
+from deploy.priority import FreshPriority
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
@@ -101,7 +101,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
             model=model,
             replay_url=url,
             replay_namespace="loop",
-            priority=AdvantagePriority(settings=config.advantage),
+            priority=FreshPriority(config),
             log_file=folder / "actor.log",
         )
         pool = ActorPool(spec, namespace="loop", placement=placement.actors)

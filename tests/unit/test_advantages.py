@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.advantages import group_advantages
-from learner.priorities import group_priority
 
 returns = st.lists(st.floats(-5, 5), min_size=2, max_size=16).map(np.array)
 
@@ -58,11 +57,3 @@ def test_bad_returns_are_refused() -> None:
         group_advantages(np.array([1.0, np.nan]), normalize_std=True, epsilon=1e-6)
     with pytest.raises(ValueError, match=r"\[G\] with G >= 1"):
         group_advantages(np.zeros(0), normalize_std=True, epsilon=1e-6)
-
-
-def test_priority_is_mean_size_of_advantages_that_fades_with_the_ratio() -> None:
-    advantages = np.array([1.0, -1.0])
-    assert group_priority(advantages, np.zeros(2)) == 1.0
-    assert group_priority(advantages, np.log([0.5, 1.0])) == pytest.approx(0.75)
-    assert group_priority(advantages, np.log([4.0, 1.0])) == 1.0  # more likely than before: not favoured for it
-    assert group_priority(np.zeros(2), np.log([0.5, 1.0])) == 0.0

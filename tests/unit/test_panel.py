@@ -23,6 +23,7 @@ FULL = RunView(
     success=0.68,
     held_out=(0.38, 0.5, 0.71),
     reward_parts={"success": 0.64, "step_penalty": -0.08},
+    variance_shares={"step_penalty": 0.08, "success": 0.92},
     kl=0.0031,
     staleness=1.2,
     pool_trajectories=3120,
@@ -54,7 +55,7 @@ def _text(view: RunView, width: int = 80) -> str:
 def test_one_line_tells_everything_that_is_known() -> None:
     assert one_line(FULL) == (
         "[04:12] training 34/100 | held-out 0.38 -> 0.71 | success 0.68 | tokens/s 2,143 | KL 0.0031 | staleness 1.2 | "
-        "pool 3,120 | episodes 4,352 | actors 1/2 | waiting for a batch"
+        "pool 3,120 | gradient 92% success | episodes 4,352 | actors 1/2 | waiting for a batch"
     )
     assert one_line(EMPTY) == "[00:12] warm start 0/100 | episodes 0 | actors 0/0"
 
@@ -73,6 +74,7 @@ def test_panel_shows_every_number_within_eighty_columns() -> None:
         "0.71  from 0.38  ▄▅▆",
         "0.68 success   0.0031 KL   1.2 staleness",
         "+0.64 success   -0.08 step_penalty",
+        "92% success   8% step_penalty",
         "2,143 tokens/s   4,352 episodes",
         "3,120 trajectories   390 groups",
         "1/2 actors   2 learner ranks",

@@ -69,7 +69,8 @@ class Pool(ActorPool):
             priority=lambda group: 0.0,
             log_file=Path("/logs/actor.log"),
         )
-        super().__init__(spec, namespace="test", placement=None)  # type: ignore[arg-type]
+        self.notes: list[str] = []
+        super().__init__(spec, namespace="test", placement=None, on_restart=self.notes.append)  # type: ignore[arg-type]
         self.events: list[str] = []
         self.prepare = prepare
 
@@ -203,6 +204,35 @@ async def test_a_relay_that_is_gone_is_passed_over() -> None:
     assert pool.events[-2:] == ["actor-1 stage_weights", "actor-1 load_weights"]
 
 
+async def test_what_was_staged_vanishes_with_a_relay_that_dies_and_the_next_one_stages_it_again() -> None:
+    def first_dies_after_staging(actor: FakeActor) -> None:
+        if actor.name == "actor-0":
+            actor.broken["load_weights"] = RayActorError()
+        else:
+            actor.answer = lambda method, *given: FakeActor.answer(actor, method, *given) if lives(method, given) else None
+
+    def lives(method: str, given: tuple[Any, ...]) -> bool:
+        if method == "load_weights" and given[1] == "/proc/actor-0":
+            raise EngineError("no such memory")
+        return True
+
+    pool = Pool(2, first_dies_after_staging)
+    await pool.start()
+    await pool.publish(WEIGHTS)
+    assert pool.events[-2:] == ["actor-1 stage_weights", "actor-1 load_weights"]
+
+
+async def test_an_engine_that_refuses_every_relay_ends_the_run() -> None:
+    def second_refuses(actor: FakeActor) -> None:
+        if actor.name == "actor-1":
+            actor.broken["load_weights"] = EngineError("checksum differs")
+
+    pool = Pool(2, second_refuses)
+    await pool.start()
+    with pytest.raises(EngineError, match=r"^checksum differs$"):
+        await pool.publish(WEIGHTS)
+
+
 async def test_engines_that_do_not_take_a_version_in_time_are_named() -> None:
     def two_are_slow(actor: FakeActor) -> None:
         if actor.name in ("actor-1", "actor-3"):
@@ -250,15 +280,37 @@ async def test_evaluation_is_spread_over_the_actors() -> None:
 
 
 @pytest.mark.parametrize("error", [EngineDied("dead"), RayActorError()])
-async def test_the_share_of_an_actor_that_dies_goes_to_the_next(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.pool._RETRY_S", 0.01)
-    pool = Examiner(2)
+async def test_an_actor_that_dies_in_an_evaluation_is_replaced_and_its_share_goes_on(error: Exception) -> None:
+    def first_dies(actor: FakeActor) -> None:
+        if actor.name == "actor-0":
+            actor.broken["evaluate"] = error
+
+    pool = Examiner(1, first_dies)
     await pool.start()
-    pool._actors[1].handle.broken["evaluate"] = error
     assert sorted(await pool.evaluate(TASKS, "e")) == IDS
-    pool._actors[0].handle.broken["evaluate"] = error
-    with pytest.raises(EngineError, match=r"^2 actors died during evaluation e: "):
+    assert pool.alive == 1
+    assert pool.events[-2:] == ["actor-0.1 start", "actor-0.1 evaluate"]
+
+
+async def test_too_many_deaths_in_evaluations_end_the_run() -> None:
+    def all_die(actor: FakeActor) -> None:
+        actor.broken["evaluate"] = EngineDied("dead again")
+
+    pool = Examiner(1, all_die)
+    await pool.start()
+    with pytest.raises(EngineError, match=r"^actor-0 died 2 times \(actors\.max_restarts\): dead again$"):
         await pool.evaluate(TASKS, "e")
+
+
+async def test_a_death_that_two_have_met_restarts_the_actor_once() -> None:
+    pool = Pool(1)
+    await pool.start()
+    actor = pool._actors[0]
+    failed = actor.handle
+    await asyncio.gather(*(pool._replace(actor, failed, EngineDied("dead")) for _ in range(3)))
+    assert actor.restarts == 1
+    assert pool.notes == ["actor-0 died and is started again (1 of 1; see logs/actor-0.log)"]
+    assert [event for event in pool.events if event.endswith("start")] == ["actor-0 start", "actor-0.1 start"]
 
 
 async def test_evaluation_waits_for_an_actor_that_is_being_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +331,7 @@ async def test_a_new_actor_is_evaluated_with_the_latest_weights(monkeypatch: pyt
     await pool.start()
     await pool.publish(WEIGHTS)
     pool.events.clear()
-    replacing = asyncio.create_task(pool._replace(pool._actors[0], EngineDied("dead")))
+    replacing = asyncio.create_task(pool._replace(pool._actors[0], pool._actors[0].handle, EngineDied("dead")))
     await asyncio.sleep(0)
     assert await pool.evaluate(TASKS, "e") == IDS
     await replacing

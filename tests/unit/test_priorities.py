@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay_service.priorities import PRIORITIES, RunningReturns, Signals, find_priority, group_priority
+from replay_service.priorities import PRIORITIES, Prioritizer, RunningReturns, Signals, find_priority, group_priority
 
 
 def signals(**changes):
@@ -17,10 +17,14 @@ def signals(**changes):
     ("name", "known", "expected"),
     [
         ("advantage", {}, 2 / 3),
+        ("advantage", {"ratios": np.array([0.5, 1.0, 1.0])}, 1.5 / 3),
+        ("advantage", {"ratios": np.array([4.0, 1.0, 1.0])}, 2 / 3),  # more likely than before: not favoured for it
+        ("constant", {"ratios": np.array([0.5, 1.0, 1.0])}, 1.0),
         ("return", {"mean_return": 0.25}, 0.75),
         ("return", {"mean_return": 1.5}, 0.5),
         ("extreme", {"mean_return": 0.5, "std_return": 0.5}, 3.0),
         ("extreme", {"mean_return": 1.8, "std_return": 0.9}, 2.0),
+        ("extreme", {"mean_return": 0.5, "std_return": 0.0}, 1.5),
         ("td_error", {"td_errors": np.array([-2.0, 1.0])}, 1.5),
         ("td_error", {"td_errors": np.array([])}, 0.0),
         ("constant", {}, 1.0),
@@ -74,3 +78,12 @@ def test_running_returns_forget():
     running = RunningReturns(decay=0.9).with_returns(np.zeros(100)).with_returns(np.ones(100))
     assert running.mean == pytest.approx(1, abs=1e-4)
     assert RunningReturns().std == 0.0
+
+
+def test_a_prioritizer_judges_by_what_came_before():
+    prioritizer = Prioritizer("return")
+    advantages = np.array([-1.0, 1.0])
+    assert prioritizer.fresh(advantages, np.array([1.0, 3.0])) == 2.0  # nothing was seen: the mean is 0
+    assert prioritizer.fresh(advantages, np.array([2.0, 4.0])) == 1.0
+    assert prioritizer.trained(advantages, np.array([2.5, 2.5]), np.ones(2)) == 0.0
+    assert prioritizer.trained(advantages, np.array([2.0, 4.0]), np.ones(2)) == 0.5

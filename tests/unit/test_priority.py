@@ -6,12 +6,18 @@ import pickle
 
 import pytest
 
-from cacherl.config import AdvantageSection
-from deploy.priority import AdvantagePriority
+from cacherl.config import parse_config
+from cacherl.errors import ConfigError
+from deploy.priority import FreshPriority
 from fakes import group_of, two_turns
 
-CENTRED = AdvantagePriority(settings=AdvantageSection(normalize_std=False))
-SCALED = AdvantagePriority(settings=AdvantageSection(normalize_std=True))
+
+def priority_of(**sections: dict[str, object]) -> FreshPriority:
+    return FreshPriority(parse_config(sections))
+
+
+CENTRED = priority_of(advantage={"normalize_std": False})
+SCALED = priority_of(advantage={"normalize_std": True})
 
 #: Outcome 1 returns 1.01, outcome 0 returns 0.01.
 GOOD, BAD = two_turns(), two_turns(outcome=0.0, rewards={"final": 0.0})
@@ -19,7 +25,7 @@ GOOD, BAD = two_turns(), two_turns(outcome=0.0, rewards={"final": 0.0})
 
 @pytest.mark.parametrize("outcome", [0.0, 1.0])
 @pytest.mark.parametrize("priority", [CENTRED, SCALED])
-def test_equal_outcomes_have_no_priority_however_shaped_the_returns(priority: AdvantagePriority, outcome: float) -> None:
+def test_equal_outcomes_have_no_priority_however_shaped_the_returns(priority: FreshPriority, outcome: float) -> None:
     members = [two_turns(outcome=outcome, rewards={"final": outcome, "shaping": extra}) for extra in (0.0, 0.3, -0.2)]
     group = group_of(*members)
     assert len(set(group.returns.tolist())) == 3
@@ -28,9 +34,8 @@ def test_equal_outcomes_have_no_priority_however_shaped_the_returns(priority: Ad
 
 def test_by_request_the_return_decides() -> None:
     group = group_of(two_turns(), two_turns(rewards={"final": 0.8}))
-    assert AdvantagePriority(settings=AdvantageSection(zero_variance="return", normalize_std=False))(group) == pytest.approx(
-        0.1
-    )
+    by_return = priority_of(advantage={"zero_variance": "return", "normalize_std": False})
+    assert by_return(group) == pytest.approx(0.1)
     assert CENTRED(group) == 0.0
 
 
@@ -54,5 +59,28 @@ def test_one_member_has_no_baseline() -> None:
     assert SCALED(group_of(GOOD)) == 0.0
 
 
+def test_each_priority_ranks_by_what_it_names() -> None:
+    """Returns so far average 0.01; 1.01 is new. Advantages of +-1 in both groups of two."""
+    even, lost = group_of(GOOD, BAD), group_of(BAD, BAD)
+    values = {}
+    for name in ("advantage", "return", "extreme", "constant"):
+        priority = priority_of(replay={"priority": name})
+        for _ in range(4):
+            assert priority(lost) == 0.0
+        values[name] = priority(even)
+    assert values["advantage"] == pytest.approx(1.0, abs=1e-5)
+    assert values["return"] == pytest.approx(0.5)
+    assert values["extreme"] == pytest.approx(1.0)  # no return had differed: the distance itself
+    assert values["constant"] == 1.0
+
+
+def test_an_unknown_priority_is_refused_before_the_run() -> None:
+    with pytest.raises(ConfigError, match=r"replay\.priority: priority 'size' must be one of advantage, .* or a dotted path"):
+        priority_of(replay={"priority": "size"})
+    with pytest.raises(ConfigError, match=r"replay\.priority 'td_error' needs a critic"):
+        priority_of(replay={"priority": "td_error"})
+
+
 def test_it_travels_to_the_actors() -> None:
-    assert pickle.loads(pickle.dumps(SCALED)) == SCALED
+    group = group_of(GOOD, BAD)
+    assert pickle.loads(pickle.dumps(SCALED))(group) == SCALED(group)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from cacherl.config import RunConfig
 from cacherl.metrics import JsonlSink
+from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation
 from deploy.charts import SECTIONS, describe, draw_sections
 from deploy.report import Change, level_changes, overall_change, write_report
 from deploy.run_record import RunRecord, Series, read_run
@@ -60,6 +62,16 @@ def test_report_shows_headline_levels_settings_and_help(run_dir: Path) -> None:
     assert "[nats/token]" in page
     assert '<tr class="changed"><td><code>learner.lr</code></td><td>0.0003</td><td>0.0001</td></tr>' in page
     assert "<tr><td><code>rollout.temperature</code></td><td>1.0</td><td></td></tr>" in page
+
+
+def test_report_shows_alarms_escaped_with_a_link_to_their_evidence(run_dir: Path) -> None:
+    event = AlarmEvent(name="high", subject="a", update=7, text="a <is> 2.", remedy="Lower it.", evidence="alarms/a.jsonl")
+    board = AlarmBoard([Alarm(name="high", condition=lambda _: [Finding(text=event.text, subject="a")], remedy=event.remedy)])
+    assert board.check(Observation(update=7, metrics={})).events == (replace(event, evidence=""),)
+    (run_dir / "alarms.jsonl").write_text(json.dumps(asdict(event)) + "\n")
+    page = _page(write_report(run_dir))
+    assert "<b>high</b> at update 7: a &lt;is&gt; 2. Lower it." in page
+    assert '<a href="alarms/a.jsonl">alarms/a.jsonl</a>' in page
 
 
 def test_report_needs_no_network(run_dir: Path) -> None:

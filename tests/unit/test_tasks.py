@@ -60,3 +60,12 @@ def test_training_and_held_out_tasks_share_no_step(source: TaskSource) -> None:
     train, val = (hops([(task.split, task.level, task.seed) for task in tasks]) for tasks in (seen, held_out))
     assert (len(train) > 300, len(val) > 80) == (True, True)
     assert not train & val
+
+
+def test_a_finite_training_set_is_played_in_turn_by_different_episodes(source: TaskSource) -> None:
+    finite = config().model_copy(update={"env": config().env.model_copy(update={"train_tasks": 3})})
+    stream = TaskStream(source, finite, "run")
+    first, second = [stream() for _ in range(3)], [stream() for _ in range(3)]
+    assert [each.task for each in first] == [each.task for each in second]
+    assert len({each.task.task_id for each in first}) == 3
+    assert not {each.seed for each in first} & {each.seed for each in second}
