@@ -83,7 +83,7 @@ class RandomAgent:
         rng = random.Random(f"{self._seed} {task.task_id} {len(history)}")
         words = sorted({word for message in (*task.messages, *history) for word in re.findall(r"\w+", message.content)})
         choice = rng.random()
-        if choice < 0.15:
+        if choice < 0.15 or not self._source.tools():
             return render_answer(rng.choice(words))
         call = _random_call(rng, self._source.tools(), words)
         if choice < 0.25:

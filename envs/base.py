@@ -201,7 +201,7 @@ class TaskSource(Protocol):
         """How its environments read tool calls."""
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of its environments."""
+        """The tools of its environments; empty: there are none, or they differ by task and the prompts tell of them."""
 
     def levels(self, split: str) -> tuple[int, ...]:
         """Difficulties that exist in `split`, easiest first; empty: there is no such split."""

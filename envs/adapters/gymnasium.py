@@ -62,7 +62,6 @@ def gymnasium_source(
         section,
         family,
         {level: [(level, seed) for seed in range(seeds)] for level in levels},
-        tools=(),
         messages=messages,
         start=lambda item: TextWorld(lambda: GymnasiumEpisode(make(), item), outcome),
         solution=no_solution,

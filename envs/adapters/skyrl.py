@@ -54,7 +54,6 @@ def skyrl_source(
         section,
         family,
         dict(sorted(levels.items())),
-        tools=(),
         messages=messages,
         start=lambda row: TextWorld(lambda: SkyRLEpisode(make(row), row), outcome),
         solution=no_solution,

@@ -1,4 +1,4 @@
-"""`SuiteSource`: a `TaskSource` over the fixed tasks of a public suite, grouped into levels."""
+"""`SuiteSource`: a `TaskSource` over a fixed list of tasks, grouped into levels, whose prompts tell of their tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class SuiteSource(Generic[T]):
         family: str,
         levels: Mapping[int, Sequence[T]],
         *,
-        tools: Sequence[ToolSpec],
         messages: Callable[[T, ActionFormat], tuple[Message, ...]],
         start: Callable[[T], World],
         solution: Callable[[T], Solution],
@@ -53,7 +52,6 @@ class SuiteSource(Generic[T]):
         self._section = section
         self._family = family
         self._levels = levels
-        self._tools = tuple(tools)
         self._messages = messages
         self._start = start
         self._solution = solution
@@ -69,7 +67,7 @@ class SuiteSource(Generic[T]):
         return self._format
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        return self._tools
+        return ()
 
     def levels(self, split: str) -> tuple[int, ...]:
         return tuple(self._levels) if split in (TRAIN, VAL) else ()
@@ -110,7 +108,7 @@ class SuiteSource(Generic[T]):
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
             lambda task: self._start(self._item(task)),
-            tools=self._tools,
+            tools=(),
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
             latency_s=self._section.latency_s,

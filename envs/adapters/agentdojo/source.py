@@ -25,12 +25,10 @@ def dojo_source(section: EnvSection) -> SuiteSource[UserTask]:
     Raises:
         ConfigError: the package agentdojo is absent; the tool-result cache is on.
     """
-    tools = {spec.name: spec for suite in SUITES.values() for spec in tool_specs(suite)}
     return SuiteSource(
         section,
         "agentdojo",
         {level: user_tasks(suite) for level, suite in SUITES.items()},
-        tools=tuple(tools.values()),
         messages=_messages,
         start=DojoWorld,
         solution=_solution,

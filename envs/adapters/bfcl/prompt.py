@@ -11,11 +11,11 @@ from envs.jsontext import compact
 
 _INSTRUCTIONS = (
     "You are an expert in composing functions. You are given a question and a set of possible functions. Based on the "
-    "question, you will need to make one or more function calls to achieve the purpose. If none of the functions can be used, or "
-    "the question lacks a parameter that a function requires, point it out.\n\n"
+    "question, you will need to make one or more function calls to achieve the purpose. If none of the functions can be "
+    "used, or the question lacks a parameter that a function requires, point it out.\n\n"
     "Write a call as {example}.\n\n"
-    "At each turn, you should try your best to complete the tasks requested by the user within the current turn. Continue to "
-    "call functions until you have fulfilled the user's request. Once you say something without a call, the turn is over."
+    "At each turn, you should try your best to complete the tasks requested by the user within the current turn. Continue "
+    "to call functions until you have fulfilled the user's request. Once you say something without a call, the turn is over."
 )
 _MORE = "I have updated some more functions you can choose from. What about now?"
 

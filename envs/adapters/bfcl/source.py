@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cacherl.config import EnvSection
 from envs.adapters.bfcl.package import CATEGORIES, Entry, entries
-from envs.adapters.bfcl.prompt import first_messages, specs_of
+from envs.adapters.bfcl.prompt import first_messages
 from envs.adapters.bfcl.world import BfclWorld
 from envs.adapters.suite import SuiteSource
 from envs.base import Solution, SolutionStep
@@ -17,12 +17,10 @@ def bfcl_source(section: EnvSection) -> SuiteSource[Entry]:
         ConfigError: the package bfcl-eval is absent; the tool-result cache is on.
     """
     levels = {level: entries(category) for level, category in CATEGORIES.items()}
-    tools = {spec.name: spec for found in levels.values() for entry in found for spec in specs_of(entry)}
     return SuiteSource(
         section,
         "bfcl",
         levels,
-        tools=tuple(tools.values()),
         messages=first_messages,
         start=BfclWorld,
         solution=_solution,
