@@ -95,7 +95,7 @@ def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:
 
 
 def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Share of each tier among the tool results of `episodes`, of all tools and of each; empty without a tool-result cache."""
+    """Share of each tier among the tool results of `episodes`, of all tools and of each; nothing without such a cache."""
     counts: Counter[tuple[str, Tier]] = Counter()
     for episode in episodes:
         counts.update(episode.tiers)

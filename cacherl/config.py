@@ -91,9 +91,8 @@ class ToolCacheSection(Section):
     @model_validator(mode="after")
     def _consistent(self) -> ToolCacheSection:
         if (self.store == "redis") != (self.url is not None):
-            raise ValueError(
-                f"store {self.store!r} and url {self.url and 'given'!r} contradict: redis needs one, memory takes none"
-            )
+            given = "no url" if self.url is None else "a url"
+            raise ValueError(f"store {self.store!r} and {given} contradict each other: redis needs one, memory takes none")
         if self.store == "redis" and self.path:
             raise ValueError(f"path {str(self.path)!r} is for store memory; redis keeps its own")
         if self.mode == "replay" and self.store == "memory" and self.path is None:

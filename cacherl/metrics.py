@@ -177,8 +177,8 @@ declare(
     tool_cache/hit_rate        | fraction      | mean | tool results that were served from the tool-result cache
     tool_cache/live            | fraction      | mean | tool results that the tools themselves gave
     tool_cache/exact           | fraction      | mean | tool results recorded for the same call in the same state
-    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form or similar enough
-    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool
+    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form, or similar
+    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool in the state
     tool_cache/tool/*          | fraction      | mean | the same, per tool and tier
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
     reward_weight/*            | reward        | last | weight of a reward component at the moment, schedule included

@@ -149,7 +149,7 @@ async def _siblings(source: TaskSource, tasks: Sequence[Task]) -> str | None:
 
 async def _snapshot(source: TaskSource, tasks: Sequence[Task]) -> str | None:
     for task in tasks:
-        calls = [source.format.render([step.call]) for step in source.solution(task).steps]
+        calls = [source.format.render([call]) for call in source.solution(task).calls]
         half = (len(calls) + 1) // 2
         original, copy = source.make_env(), source.make_env()
         for env in (original, copy):

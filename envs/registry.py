@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from cacherl.config import EnvSection
 from cacherl.errors import ConfigError
+from envs.adapters.agentdojo.source import dojo_source
+from envs.adapters.bfcl.source import bfcl_source
 from envs.base import TRAIN, TaskSource
 from envs.data.family import DataFamily
 from envs.research.family import ResearchFamily
@@ -15,6 +17,8 @@ from envs.trip.family import TripFamily
 
 #: What `env.name` may be, besides a dotted path.
 FAMILIES: dict[str, Callable[[EnvSection], TaskSource]] = {
+    "agentdojo": dojo_source,
+    "bfcl": bfcl_source,
     "data": lambda section: SimulatedSource(DataFamily(), section),
     "research": lambda section: SimulatedSource(ResearchFamily(), section),
     "trip": lambda section: SimulatedSource(TripFamily(), section),

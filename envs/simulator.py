@@ -57,10 +57,10 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class Promising(Protocol):
-    """A simulator that can tell how far an episode has come."""
+    """A simulator, or a world, that can tell how far an episode has come."""
 
-    def potential(self) -> float:
-        """How promising the present state is, in [0, 1]; a function of task and state alone."""
+    def potential(self) -> float | None:
+        """How promising the present state is, in [0, 1]; a function of task and state alone. None: it cannot tell after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

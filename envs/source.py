@@ -39,7 +39,6 @@ class SimulatedSource:
         self._toolbox = Toolbox(family.tools)
         self._format = action_format(section.action_format)
         self._cache = open_cache(section.tool_cache)
-        self._read_only = frozenset(spec.name for spec in family.tools if spec.read_only)
         self._scenario = lru_cache(maxsize=_KEPT)(self._build)
 
     @property
@@ -84,7 +83,7 @@ class SimulatedSource:
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
             self._world,
-            toolbox=self._toolbox,
+            tools=self._toolbox.specs,
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
             latency_s=self._section.latency_s,
@@ -92,7 +91,7 @@ class SimulatedSource:
 
     def _world(self, task: Task) -> SimulatedWorld:
         simulator = self._scenario(task.split, task.level, task.seed).start()
-        return SimulatedWorld(simulator, task_id=task.task_id, read_only=self._read_only, cache=self._cache)
+        return SimulatedWorld(simulator, task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
 
     def _build(self, split: str, level: int, seed: int) -> Scenario:
         return self._family.build(split=split, level=level, seed=seed)
@@ -122,5 +121,5 @@ class SimulatedSource:
                 scenario = self._scenario(TRAIN, level, seed)
                 yield scenario.prompt
                 yield render_answer(scenario.solution.answer)
-                yield from (self._format.render([step.call]) for step in scenario.solution.steps)
-                yield self._format.render([step.call for step in scenario.solution.steps[:2]])
+                yield from (self._format.render([call]) for call in scenario.solution.calls)
+                yield self._format.render(scenario.solution.calls[:2])

@@ -1,7 +1,7 @@
 """`ToolCache`: the closest recorded result of a call, in three tiers, and the rule that keeps it correct.
 
-A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change the state
-are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
+A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change
+the state are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
 
     exact        the same arguments
     normalised   the same but for case, white space, the form of numbers, or declared arguments that are similar enough
@@ -11,14 +11,16 @@ are served exactly or not at all; read-only ones also by the wider tiers, where 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeVar
 
 from cacherl.config import ToolCacheSection
 from cacherl.trajectory import Tier
 from envs.jsontext import compact
+from envs.observation import NoResultError
 from envs.tool_cache.entry import CallKey, Recorded
 from envs.tool_cache.memory import MemoryStore
 from envs.tool_cache.normal import normal, similarity
@@ -38,6 +40,14 @@ class Hit:
     tier: Tier
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A call that is being made, and how many want its result."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
 class ToolCache:
     """The cache of one process, as `section` says; its mode is not 'off'."""
 
@@ -47,11 +57,41 @@ class ToolCache:
         self._records = section.mode != "replay"
         self._tiers = section.tiers
         self._similar = section.similar
+        self._flights: dict[str, _Flight] = {}
 
-    @property
-    def live(self) -> bool:
-        """Tools may be called where nothing recorded is served."""
-        return self._records
+    async def serve(self, key: CallKey, *, read_only: bool, call: Callable[[], Awaitable[Recorded]]) -> Hit:
+        """The closest recorded result, or what `call` gives, which is recorded if it is lasting; then the tier is 'live'.
+
+        Of several callers with the same key at the same time only one calls, unless its result is not to be had.
+
+        Raises:
+            NoResultError: nothing recorded matches and no tool may be called; or what `call` raises.
+        """
+        async with self._alone(key.exact):
+            if hit := await self.find(key, read_only=read_only):
+                return hit
+            if not self._records:
+                raise NoResultError("unrecorded")
+            recorded = await call()
+            if recorded.result.lasting:
+                await self.record(recorded)
+            return Hit(recorded=recorded, tier="live")
+
+    @asynccontextmanager
+    async def _alone(self, exact: str) -> AsyncIterator[None]:
+        """One at a time for a key, where the others can be served from what the first one gets."""
+        if not self._serves:
+            yield
+            return
+        flight = self._flights.setdefault(exact, _Flight())
+        flight.waiting += 1
+        try:
+            async with flight.lock:
+                yield
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting:
+                self._flights.pop(exact, None)
 
     async def find(self, key: CallKey, *, read_only: bool) -> Hit | None:
         """The closest recorded result that the tiers admit."""

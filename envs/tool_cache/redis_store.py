@@ -63,7 +63,14 @@ class RedisStore:
 
     def put(self, recorded: Recorded) -> None:
         key = recorded.key
-        arguments = [key.exact, recorded.dump(), key.normalised, key.bucket, *self._limits, self._bucket_prefix]
+        arguments: list[str | int] = [
+            key.exact,
+            recorded.dump(),
+            key.normalised,
+            key.bucket,
+            *self._limits,
+            self._bucket_prefix,
+        ]
         with boundary(EnvironmentFault, self._where):
             self._put(keys=self._keys, args=arguments)
 
