@@ -90,8 +90,10 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
 
 
 def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:
-    """Over the episodes that have the part: where the judge failed there is no score, which is not a score of 0."""
-    return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
+    """A part that an episode lacks is 0 there; but where the judge failed there is no score, which is not a score of 0."""
+    if name in (JUDGE, JUDGE_MISSING):
+        return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
+    return fmean(e.reward_parts.get(name, 0.0) for e in episodes)
 
 
 def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
