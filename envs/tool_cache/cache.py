@@ -23,7 +23,7 @@ from envs.jsontext import compact
 from envs.observation import NoResultError
 from envs.tool_cache.entry import CallKey, Recorded
 from envs.tool_cache.memory import MemoryStore
-from envs.tool_cache.normal import normal, similarity
+from envs.tool_cache.normal import normal, similarity_of_normal
 from envs.tool_cache.recording import Recording
 from envs.tool_cache.redis_store import RedisStore
 from envs.tool_cache.store import Store
@@ -142,33 +142,31 @@ class ToolCache:
         return self._nearest(key, lambda asked, known: _declared_similarity(asked, known, thresholds))
 
     def _nearest(self, key: CallKey, score: Callable[[Mapping[str, Any], Mapping[str, Any]], float]) -> Recorded | None:
-        """The recorded call of the same tool and state with the highest score above 0; of equals the most recently used."""
-        best, found = 0.0, None
-        for candidate in self._store.candidates(key.bucket):
-            value = score(key.arguments, candidate.key.arguments)
+        """The recorded call of the same tool and state whose normal form has the highest score above 0; of equals the most
+        recently used."""
+        best, nearest = 0.0, None
+        asked = normal(key.arguments)
+        for exact, known in self._store.candidates(key.bucket):
+            value = score(asked, known)
             if value > best:
-                best, found = value, candidate
-        return found
+                best, nearest = value, exact
+        return None if nearest is None else self._store.get(nearest)
 
 
 def _declared_similarity(asked: Mapping[str, Any], known: Mapping[str, Any], thresholds: Mapping[str, float]) -> float:
     """Mean similarity of the declared arguments; 0 if one is below its threshold, or any other argument is not the same."""
-    if asked.keys() != known.keys() or _rest(asked, thresholds) != _rest(known, thresholds):
+    if asked.keys() != known.keys() or any(asked[name] != known[name] for name in asked if name not in thresholds):
         return 0.0
-    declared = [(similarity(asked[name], known[name]), thresholds[name]) for name in asked if name in thresholds]
+    declared = [(similarity_of_normal(asked[name], known[name]), thresholds[name]) for name in asked if name in thresholds]
     if not declared or any(value < threshold for value, threshold in declared):
         return 0.0
     return fmean(value for value, _ in declared)
 
 
-def _rest(arguments: Mapping[str, Any], declared: Mapping[str, float]) -> Any:
-    return normal({name: value for name, value in arguments.items() if name not in declared})
-
-
 def _mean_similarity(asked: Mapping[str, Any], known: Mapping[str, Any]) -> float:
     """Over all arguments of either call, a missing one counting 0; slightly above 0 even if nothing is alike."""
     names = asked.keys() | known.keys()
-    total = sum(similarity(asked[name], known[name]) for name in asked.keys() & known.keys())
+    total = sum(similarity_of_normal(asked[name], known[name]) for name in asked.keys() & known.keys())
     return 1e-9 + total / len(names) if names else 1.0
 
 
