@@ -39,7 +39,7 @@ from cacherl.trajectory import (
 )
 
 SCHEMA_VERSION: Final = 2
-#: What this program reads. Version 1 knew no tier of a call, no potential of a turn and no prompt of a trajectory.
+#: What this program reads. Version 1 knew no tier of a call, no potential of a turn and no prompts.
 READABLE: Final = (1, SCHEMA_VERSION)
 MAGIC: Final = b"CRLG"
 #: Default limit of one payload and of its arrays once decompressed, in bytes.
@@ -53,7 +53,7 @@ _LOWEST_HALF = -65504.0
 _TURN_FIELDS = 13
 _CALL_FIELDS = 7
 _MEMBER_FIELDS = 15
-_GROUP_FIELDS = 11
+_GROUP_FIELDS = 12
 
 
 def encode_group(group: TrajectoryGroup, *, compress: bool = False, half_logprobs: bool = False) -> bytes:
@@ -117,6 +117,7 @@ def _dump_group(group: TrajectoryGroup, codec: int) -> list[Any]:
     logprobs = np.concatenate([member.rollout_logprobs for member in members])[mask]
     versions = np.concatenate([member.policy_versions for member in members])[mask]
     arguments = [call.arguments for member in members for turn in member.turns for call in turn.calls]
+    prompts = list(dict.fromkeys(member.prompt for member in members))  # siblings share theirs
     return [
         group.group_id,
         group.task_id,
@@ -130,7 +131,8 @@ def _dump_group(group: TrajectoryGroup, codec: int) -> list[Any]:
         else logprobs.astype("<f4").tobytes(),
         _runs(versions),
         json.dumps(arguments, default=_plain),
-        [_dump_member(member) for member in members],
+        [_dump_member(member, prompts.index(member.prompt)) for member in members],
+        [_dump_messages(prompt) for prompt in prompts],
     ]
 
 
@@ -143,7 +145,7 @@ def _runs(values: npt.NDArray[np.int32]) -> list[int]:
     return np.stack([values[starts], counts], axis=1).ravel().tolist()
 
 
-def _dump_member(member: Trajectory) -> list[Any]:
+def _dump_member(member: Trajectory, prompt: int) -> list[Any]:
     return [
         member.trajectory_id,
         member.family,
@@ -159,7 +161,7 @@ def _dump_member(member: Trajectory) -> list[Any]:
         member.started_at,
         member.duration_s,
         [_dump_turn(turn) for turn in member.turns],
-        _dump_messages(member.prompt),
+        prompt,
     ]
 
 
@@ -196,14 +198,16 @@ def _plain(value: Any) -> Any:
 
 
 def _load_group(body: Any, codec: int, max_bytes: int) -> TrajectoryGroup:
-    group_id, task_id, failed, created, lengths, *parts, arguments, members = wire.fields(body, _GROUP_FIELDS, "group")
+    *values, stored = _since_version_2(body, _GROUP_FIELDS, "group", [[]])
+    group_id, task_id, failed, created, lengths, *parts, arguments, members = values
+    prompts = [_load_messages(prompt) for prompt in wire.as_list(stored, "prompts")]
     sizes = [wire.as_natural(length, "length") for length in wire.as_list(lengths, "lengths")]
     if len(wire.as_list(members, "members")) != len(sizes):
         raise CodecError(f"{len(members)} members, but {len(sizes)} lengths")
     arrays = _load_arrays(sizes, parts, codec, max_bytes)
     task = wire.as_text(task_id, "task_id")
     calls = iter(wire.as_list(json.loads(wire.as_text(arguments, "arguments")), "arguments"))
-    trajectories = tuple(_load_member(member, task, part, calls) for member, part in zip(members, arrays, strict=True))
+    trajectories = tuple(_load_member(member, task, part, calls, prompts) for member, part in zip(members, arrays, strict=True))
     if next(calls, None) is not None:
         raise CodecError("more tool arguments than tool calls")
     return TrajectoryGroup(
@@ -244,9 +248,11 @@ def _expand(runs: Any, expected: int) -> npt.NDArray[np.int32]:
     return np.repeat(np.array(flat[::2], dtype=np.int32), flat[1::2])
 
 
-def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator[Any]) -> Trajectory:
+def _load_member(
+    member: Any, task_id: str, arrays: _Arrays, arguments: Iterator[Any], prompts: list[tuple[Message, ...]]
+) -> Trajectory:
     token_ids, loss_mask, logprobs, versions = arrays
-    *values, prompt = _since_version_2(member, _MEMBER_FIELDS, "trajectory", [])
+    *values, prompt = _since_version_2(member, _MEMBER_FIELDS, "trajectory", 0)
     name, family, level, split, temperature, rewards, outcome, kind, reason, seeds, source, started, duration, turns = values
     task_seed, rollout_seed = wire.fields(seeds, 2, "seeds")
     return Trajectory(
@@ -271,7 +277,7 @@ def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator
         source=wire.as_choice(source, get_args(Source), "source"),
         started_at=wire.as_number(started, "started_at"),
         duration_s=wire.as_number(duration, "duration_s"),
-        prompt=_load_messages(prompt),
+        prompt=prompts[wire.as_natural(prompt, "prompt")],
     )
 
 

@@ -351,8 +351,8 @@ class RunConfig(Section):
             else "over a whole trajectory shaping adds up to minus the first state's potential, the same for all of a group"
         )
         raise ValueError(
-            f"reward.shaping {self.reward.shaping:g} changes nothing with advantage.estimator {estimator}: {reason}; set it to 0, "
-            f"or take an estimator whose critic learns from when the reward comes ({', '.join(WITH_CRITIC)})"
+            f"reward.shaping {self.reward.shaping:g} changes nothing with advantage.estimator {estimator}: {reason}; "
+            f"set it to 0, or take an estimator whose critic learns from when the reward comes ({', '.join(WITH_CRITIC)})"
         )
 
     def _check_governor(self, low: float, high: float) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,8 +100,10 @@ def show(
         )
         for turn in member.turns:
             _console.print(turn.text, style="bold", markup=False, highlight=False)
+            _console.print(f"  reward: {_parts(turn.rewards)}", markup=False, highlight=False)
             for message in turn.messages:
                 _console.print(f"  {message.name or message.role}: {message.content}", markup=False, highlight=False)
+        _console.print(f"in the end: {_parts(member.rewards)}", markup=False, highlight=False)
 
 
 @app.command("export")
@@ -203,6 +205,11 @@ def _progress(verb: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]
 
 def _say(as_json: bool, facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(facts) if as_json else ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def _parts(rewards: Mapping[str, float]) -> str:
+    """Every part that is not 0."""
+    return "  ".join(f"{name} {value:+.4g}" for name, value in rewards.items() if value) or "0"
 
 
 def _shown(value: Any) -> str:

@@ -20,6 +20,7 @@ def test_a_planted_reward_for_every_call_raises_the_alarm(tmp_path: Path) -> Non
         f"warm_start.cache_dir={tmp_path}/cache",
         "env.name=paying_env:paying",
         "reward.tool_use=0.3",
+        "reward.allow_domination=true",  # the config check would refuse it, and that is the first line of defence
         "warm_start.updates=120",
         "warm_start.demonstrations=1024",
         "run.updates=5",

@@ -100,6 +100,13 @@ def test_shaping_is_refused_where_it_changes_nothing_and_the_reason_is_given(est
         run_config({"shaping": 0.5}, advantage={"estimator": estimator})
 
 
+def test_shaping_goes_by_the_critic_s_discount():
+    """gamma 0.9: from potential 0.5 to 0.75 is 0.9 * 0.75 - 0.5 = 0.175, and the end -0.75."""
+    config = run_config({"shaping": 1.0}, advantage={"estimator": "gae", "gamma": 0.9})
+    (scored,) = Composer.from_config(config).score([episode(says("", potential=0.5), says("", potential=0.75))])
+    assert [turn.rewards["shaping"] for turn in scored.turns] == pytest.approx([0.175, -0.75])
+
+
 def user(name: str, weight: float = 0.1, **settings: Any) -> dict[str, Any]:
     part = {"path": f"reward_components_of_users.{name}", "name": "mine", "weight": weight, "settings": settings}
     return {"components": [part], "step_penalty": 0, "tool_use": 0, "tool_misuse": 0}
