@@ -231,13 +231,22 @@ declare(
     replay/is_weight           | -             | mean | importance weight of the batch's groups, 1 without a sampling bias
     replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
     learner/loss               | loss          | mean | the loss that was minimised
-    learner/policy_loss        | loss          | mean | its clipped policy-gradient part
-    learner/kl                 | nats/token    | mean | k3 estimate of KL to the reference policy
+    learner/policy_loss        | loss          | mean | its policy-gradient part
+    learner/value_loss         | reward^2      | mean | the critic's clipped loss
+    learner/kl                 | nats/token    | mean | estimate of KL to the reference policy
+    learner/kl_coef            | 1             | last | its weight in the loss
+    learner/kl_surge           | updates       | sum  | updates whose KL was above kl.surge times the target
     learner/entropy            | nats/token    | mean | mean policy entropy on sampled tokens
     learner/grad_norm          | norm          | mean | global gradient norm before clipping
     learner/clip_fraction      | fraction      | mean | sampled tokens whose ratio was clipped
     learner/ratio_mean         | ratio         | mean | mean of policy over behaviour probability
     learner/ratio_max          | ratio         | max  | largest ratio
+    learner/drift_kl           | nats/token    | mean | k3 between the policies that sampled the batch and the current one
+    learner/good_logprob       | nats/token    | mean | mean log-likelihood of sampled tokens with a positive advantage
+    learner/good_log_ratio     | nats/token    | mean | its change since they were sampled
+    learner/correction_weight  | 1             | mean | weight of the off-policy correction
+    learner/dropped_tokens     | fraction      | mean | tokens that the off-policy correction dropped
+    learner/skipped_steps      | steps         | sum  | steps not taken because their gradient was a spike
     learner/ess                | fraction      | mean | effective sample size over number of trajectories
     learner/mismatch_kl        | nats/token    | mean | k3 between engine and learner log-probabilities before the step
     learner/lr                 | 1             | last | learning rate
@@ -246,6 +255,9 @@ declare(
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
     alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
+    governor/change            | 1             | sum  | the replay governor's decision: 1 more replay, -1 less, 0 as it was
+    governor/replay_ratio      | uses          | last | trained per inserted trajectories that it asks for
+    governor/update_frequency  | trajectories  | last | new trajectories per update that give this ratio
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )

@@ -22,6 +22,7 @@ from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
 from deploy.alarms import AlarmBoard, Observation
 from deploy.checkpointing import Checkpointer
+from deploy.governor import ReplayGovernor
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
@@ -52,6 +53,7 @@ class Loop:
     monitor: Monitor
     checkpointer: Checkpointer
     alarms: AlarmBoard
+    governor: ReplayGovernor | None = None
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -88,6 +90,7 @@ class Loop:
                 metrics["time/publish"] = await self._publish()
             metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             success = await self._evaluate() if evaluates else None
@@ -132,6 +135,14 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _govern(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        if self.governor is None:
+            return {}
+        decision = self.governor.observe(metrics)
+        # Said after every update, because an actor that restarts opens the pool with the settings of the run's start.
+        await asyncio.to_thread(self.replay.set_update_frequency, decision.update_frequency)
+        return decision.metrics
 
     async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
         observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))

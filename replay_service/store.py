@@ -6,6 +6,7 @@ import math
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -88,6 +89,17 @@ class Replay:
     def reset_flow(self) -> None:
         """Start warm-up and update_frequency afresh from what the pool holds: after a resume, no backlog is owed."""
         self._pool.script("configure", {"reset": True})
+
+    def set_update_frequency(self, trajectories: int) -> None:
+        """Ask for so many new trajectories per sample from now on, instead of the settings' update_frequency.
+
+        Raises:
+            ValueError: below 1.
+        """
+        if trajectories < 1:
+            raise ValueError(f"update_frequency must be >= 1 to be changed, got {trajectories}")
+        self._settings = replace(self._settings, update_frequency=trajectories)
+        self._pool.change(self._settings)
 
     def try_push(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """Store a group, all or nothing, without waiting.
