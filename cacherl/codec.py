@@ -31,13 +31,16 @@ from cacherl.trajectory import (
     Source,
     Status,
     StatusKind,
+    Tier,
     ToolCall,
     Trajectory,
     TrajectoryGroup,
     Turn,
 )
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+#: What this program reads. Version 1 knew no tier of a call, no potential of a turn and no prompt of a trajectory.
+READABLE: Final = (1, SCHEMA_VERSION)
 MAGIC: Final = b"CRLG"
 #: Default limit of one payload and of its arrays once decompressed, in bytes.
 MAX_BYTES: Final = 256 * 2**20
@@ -47,8 +50,9 @@ HALF_LOGPROBS: Final = 2
 
 _HEADER = struct.Struct("<4sBB")
 _LOWEST_HALF = -65504.0
-_TURN_FIELDS = 12
-_MEMBER_FIELDS = 14
+_TURN_FIELDS = 13
+_CALL_FIELDS = 7
+_MEMBER_FIELDS = 15
 _GROUP_FIELDS = 11
 
 
@@ -95,8 +99,9 @@ def _check_header(payload: bytes, max_bytes: int) -> int:
     magic, version, codec = _HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise CodecError(f"payload starts with {bytes(magic)!r}, not {MAGIC!r}: it is not a trajectory group")
-    if version != SCHEMA_VERSION:
-        raise CodecError(f"payload has schema version {version}, this program reads {SCHEMA_VERSION}")
+    if version not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise CodecError(f"payload has schema version {version}, this program reads {known}")
     if codec & ~(ZSTD_TOKENS | HALF_LOGPROBS):
         raise CodecError(f"payload has unknown codec {codec:#04x}")
     return int(codec)
@@ -154,6 +159,7 @@ def _dump_member(member: Trajectory) -> list[Any]:
         member.started_at,
         member.duration_s,
         [_dump_turn(turn) for turn in member.turns],
+        _dump_messages(member.prompt),
     ]
 
 
@@ -162,14 +168,19 @@ def _dump_turn(turn: Turn) -> list[Any]:
         *turn.completion,
         *turn.observation,
         turn.text,
-        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds] for call in turn.calls],
-        [[message.role, message.content, message.name] for message in turn.messages],
+        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds, call.tier] for call in turn.calls],
+        _dump_messages(turn.messages),
         turn.rewards,
         turn.finish_reason,
         turn.state_hash,
         turn.generate_s,
         turn.tool_s,
+        turn.potential,
     ]
+
+
+def _dump_messages(messages: tuple[Message, ...]) -> list[list[Any]]:
+    return [[message.role, message.content, message.name] for message in messages]
 
 
 def _plain(value: Any) -> Any:
@@ -235,9 +246,8 @@ def _expand(runs: Any, expected: int) -> npt.NDArray[np.int32]:
 
 def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator[Any]) -> Trajectory:
     token_ids, loss_mask, logprobs, versions = arrays
-    (name, family, level, split, temperature, rewards, outcome, kind, reason, seeds, source, started, duration, turns) = (
-        wire.fields(member, _MEMBER_FIELDS, "trajectory")
-    )
+    *values, prompt = _since_version_2(member, _MEMBER_FIELDS, "trajectory", [])
+    name, family, level, split, temperature, rewards, outcome, kind, reason, seeds, source, started, duration, turns = values
     task_seed, rollout_seed = wire.fields(seeds, 2, "seeds")
     return Trajectory(
         trajectory_id=wire.as_text(name, "trajectory_id"),
@@ -261,29 +271,30 @@ def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator
         source=wire.as_choice(source, get_args(Source), "source"),
         started_at=wire.as_number(started, "started_at"),
         duration_s=wire.as_number(duration, "duration_s"),
+        prompt=_load_messages(prompt),
     )
 
 
 def _load_turn(turn: Any, arguments: Iterator[Any]) -> Turn:
-    start, stop, after, end, text, calls, messages, rewards, finish, state, generate_s, tool_s = wire.fields(
-        turn, _TURN_FIELDS, "turn"
-    )
+    values = _since_version_2(turn, _TURN_FIELDS, "turn", None)
+    start, stop, after, end, text, calls, messages, rewards, finish, state, generate_s, tool_s, potential = values
     return Turn(
         completion=(wire.as_natural(start, "completion"), wire.as_natural(stop, "completion")),
         observation=(wire.as_natural(after, "observation"), wire.as_natural(end, "observation")),
         text=wire.as_text(text, "text"),
         calls=tuple(_load_call(call, arguments) for call in wire.as_list(calls, "calls")),
-        messages=tuple(_load_message(message) for message in wire.as_list(messages, "messages")),
+        messages=_load_messages(messages),
         rewards=wire.as_rewards(rewards),
         finish_reason=wire.as_text(finish, "finish_reason"),
         state_hash=wire.as_text(state, "state_hash"),
         generate_s=wire.as_number(generate_s, "generate_s"),
         tool_s=wire.as_number(tool_s, "tool_s"),
+        potential=None if potential is None else wire.as_number(potential, "potential"),
     )
 
 
 def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
-    name, ok, error, repairs, tags, seconds = wire.fields(call, 6, "call")
+    name, ok, error, repairs, tags, seconds, tier = _since_version_2(call, _CALL_FIELDS, "call", None)
     if not isinstance(ok, bool):
         raise CodecError(f"call ok must be a boolean, got {ok!r:.40}")
     return ToolCall(
@@ -294,7 +305,19 @@ def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
         repairs=wire.as_texts(repairs, "repairs"),
         tags=wire.as_texts(tags, "tags"),
         seconds=wire.as_number(seconds, "call seconds"),
+        tier=None if tier is None else wire.as_choice(tier, get_args(Tier), "call tier"),
     )
+
+
+def _since_version_2(values: Any, count: int, name: str, default: Any) -> list[Any]:
+    """`count` fields, of which version 1 lacks the last."""
+    if len(wire.as_list(values, name)) == count - 1:
+        values = [*values, default]
+    return wire.fields(values, count, name)
+
+
+def _load_messages(messages: Any) -> tuple[Message, ...]:
+    return tuple(_load_message(message) for message in wire.as_list(messages, "messages"))
 
 
 def _load_message(message: Any) -> Message:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_serializer, model_
 
 from cacherl.errors import ConfigError
 from cacherl.learning_settings import (
+    WITH_CRITIC,
     AdvantageSection,
     CorrectionSection,
     GovernorSection,
@@ -28,6 +29,7 @@ from cacherl.learning_settings import (
     ValueSection,
 )
 from cacherl.replay_settings import ReplaySettings, without_password
+from cacherl.reward_settings import RewardSection
 from cacherl.section import Section
 
 
@@ -69,6 +71,46 @@ class ModelSection(Section):
     max_length: int = Field(512, ge=16, description="tokens of one trajectory, prompt included")
 
 
+class ToolCacheSection(Section):
+    """Results of slow or paid tool calls, served to later rollouts (not the replay of rollouts)."""
+
+    mode: Literal["off", "record", "replay", "record_replay"] = Field(
+        "off", description="record: always live; replay: never live; record_replay: live where nothing is recorded"
+    )
+    store: Literal["memory", "redis"] = Field("memory", description="of each actor alone, or shared by all")
+    path: Path | None = Field(None, description="recording of the memory store: read at the start, appended to while recording")
+    url: str | None = Field(None, description="of the redis store: a server that outlives the run, redis:// or unix://")
+    namespace: str = Field("tools", min_length=1, description="prefix of the redis store's keys")
+    tiers: tuple[Literal["exact", "normalised", "best_effort"], ...] = Field(
+        ("exact",), description="how closely a recorded call must match; the closest match is served"
+    )
+    similar: dict[str, dict[str, Annotated[float, Field(gt=0, le=1)]]] = Field(
+        {}, description="tool -> string argument -> similarity from which it counts as the same in tier 'normalised'"
+    )
+    max_entries: int = Field(100_000, ge=1, description="results kept; the least recently used go first")
+    max_mib: int = Field(256, ge=1, description="MiB of results kept")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ToolCacheSection:
+        if (self.store == "redis") != (self.url is not None):
+            raise ValueError(
+                f"store {self.store!r} and url {self.url and 'given'!r} contradict: redis needs one, memory takes none"
+            )
+        if self.store == "redis" and self.path:
+            raise ValueError(f"path {str(self.path)!r} is for store memory; redis keeps its own")
+        if self.mode == "replay" and self.store == "memory" and self.path is None:
+            raise ValueError("mode 'replay' needs a recording: set path, or store redis and url")
+        if "exact" not in self.tiers or len(set(self.tiers)) != len(self.tiers):
+            raise ValueError(f"tiers {list(self.tiers)} must be distinct and include 'exact'")
+        if self.similar and "normalised" not in self.tiers:
+            raise ValueError(f"similar {self.similar} belongs to tier 'normalised'; add it to tiers {list(self.tiers)}")
+        return self
+
+    @field_serializer("url", when_used="json")
+    def _without_password(self, url: str | None) -> str | None:
+        return url and without_password(url)
+
+
 class EnvSection(Section):
     """Tasks and tools."""
 
@@ -88,6 +130,7 @@ class EnvSection(Section):
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)
+    tool_cache: ToolCacheSection = ToolCacheSection()
 
 
 class RolloutSection(Section):
@@ -113,16 +156,6 @@ class ActorsSection(Section):
     gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
     max_restarts: int = Field(3, ge=0, description="restarts of one actor before the run fails")
     start_deadline_s: float = Field(600.0, gt=0)
-
-
-class RewardSection(Section):
-    """Weights of the reward's components, in reward units."""
-
-    success: float = Field(1.0, gt=0)
-    failure: float = 0.0
-    tool_use: float = Field(0.05, ge=0, description="a needed call with valid arguments, first time only")
-    tool_misuse: float = Field(-0.1, le=0, description="an irrelevant or invalid call")
-    step_penalty: float = Field(-0.02, le=0, description="every turn")
 
 
 class WarmStartSection(Section):
@@ -356,10 +389,10 @@ class RunConfig(Section):
                 f"{self.learner.update_deadline_s:g}, or a slow update's groups are given back while it trains on them"
             )
         if self.replay.priority == "td_error":
-            raise ValueError("replay.priority 'td_error' needs a critic, which no estimator here has; take 'advantage'")
-        spread = self.reward.success - self.reward.failure
-        if spread <= 0:
-            raise ValueError(f"reward.success {self.reward.success} must exceed reward.failure {self.reward.failure}")
+            raise ValueError(
+                "replay.priority 'td_error' needs a critic where groups are collected, and actors have none; take 'advantage', "
+                "which with advantage.estimator gae is the critic's once a group was trained on"
+            )
         return self
 
     @model_validator(mode="before")
@@ -373,8 +406,14 @@ class RunConfig(Section):
         return {**given, "advantage": {"normalize_std": False, **advantage}} if isinstance(advantage, dict) else given
 
     def _check_learning(self) -> None:
+        if self.kl.placement == "reward" and self.kl.coef and self.learner.lora.rank and self.learner.zero_stage == 3:
+            raise ValueError(
+                "kl.placement reward scores each rank's groups by themselves, which learner.zero_stage 3 cannot with "
+                "learner.lora, whose base is the reference; take kl.placement loss or a lower stage"
+            )
         if self.advantage.estimator != "gae":
             self.value.refuse_idle(("coef", "clip_range"), "advantage.estimator gae")
+        self._check_shaping()
         steps = self.optimizer_steps
         if self.correction.method == "m2po":
             if self.loss.name in ("gspo", "cispo") or self.loss.dual_clip is not None or not self.loss.clips_as_published:
@@ -389,6 +428,20 @@ class RunConfig(Section):
                 )
         if self.governor.replay_ratio is not None:
             self._check_governor(*self.governor.replay_ratio)
+
+    def _check_shaping(self) -> None:
+        estimator = self.advantage.estimator
+        if not self.reward.shaping or estimator in WITH_CRITIC:
+            return
+        reason = (
+            "it compares equal states, whose potential is the same"
+            if estimator == "gigpo"
+            else "over a whole trajectory shaping adds up to minus the first state's potential, the same for all of a group"
+        )
+        raise ValueError(
+            f"reward.shaping {self.reward.shaping:g} changes nothing with advantage.estimator {estimator}: {reason}; set it to 0, "
+            f"or take an estimator whose critic learns from when the reward comes ({', '.join(WITH_CRITIC)})"
+        )
 
     def _check_governor(self, low: float, high: float) -> None:
         if not self.replay.update_frequency:

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from cacherl.section import Section
 
 Estimator = Literal["group", "loo", "gigpo", "gae"]
+#: Estimators to which it matters when a reward comes, because a critic foresees the rest.
+WITH_CRITIC = ("gae",)
 Baseline = Literal["frozen", "separate", "joint", "weighted"]
 LossName = Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo"]
 Aggregation = Literal["token", "sequence", "constant"]
@@ -142,9 +144,12 @@ class CorrectionSection(Section):
 
 
 class KLSection(Section):
-    """KL to the reference policy (the warm-start model)."""
+    """KL to the reference policy (the warm-start model), in one place: two penalties would add up unseen."""
 
-    coef: float = Field(0.0, ge=0, description="weight in the loss, the first one if it adapts; 0 keeps no reference model")
+    coef: float = Field(0.0, ge=0, description="weight of the penalty, the first one if it adapts; 0 keeps no reference model")
+    placement: Literal["loss", "reward"] = Field(
+        "loss", description="a term of the loss, or a part 'kl' of every turn's reward: k1 of the policy that sampled it"
+    )
     estimator: KLEstimator = Field("k3", description="k1's gradient is 0 on average: only good for measuring")
     replayed: Literal["include", "weighted", "exclude"] = Field(
         "include", description="tokens trained on before: as fresh ones, weighted by their ratio (unbiased), or left out"
@@ -158,7 +163,9 @@ class KLSection(Section):
     @model_validator(mode="after")
     def _all_used(self) -> KLSection:
         if not self.coef:
-            self.refuse_idle(("estimator", "replayed", "target"), "kl.coef above 0")
+            self.refuse_idle(("placement", "estimator", "replayed", "target"), "kl.coef above 0")
+        if self.placement == "reward":
+            self.refuse_idle(("estimator", "replayed", "target"), "kl.placement loss")
         if self.target is None:
             self.refuse_idle(("rate", "surge", "coef_min", "coef_max"), "kl.target")
         elif not self.coef_min <= self.coef <= self.coef_max:

@@ -202,7 +202,15 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    rollout/judge_failed       | fraction      | mean | episodes that the reward's judge gave no score
+    tool_cache/hit_rate        | fraction      | mean | tool results that were served from the tool-result cache
+    tool_cache/live            | fraction      | mean | tool results that the tools themselves gave
+    tool_cache/exact           | fraction      | mean | tool results recorded for the same call in the same state
+    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form or similar enough
+    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool
+    tool_cache/tool/*          | fraction      | mean | the same, per tool and tier
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_weight/*            | reward        | last | weight of a reward component at the moment, schedule included
     reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
     reward_batch/min/*         | reward        | min  | its smallest value in the batch
     reward_batch/max/*         | reward        | max  | its largest value in the batch

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.pool import ActorPool
+from actors.scoring import composer_of
 from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
@@ -45,6 +46,7 @@ from envs.registry import load_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +82,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    composer_of(config, source)
     FreshPriority(config)
     with sole_session(config):
         directory = RunDirectory(config)
@@ -215,9 +218,10 @@ class Launch:
             elif config.warm_start.updates and not directory.resumed:
                 monitor.note("warm start from the cache")
 
-            stream = TaskStream(self.source, config, prefix=identity.run_id)
+            rewards = RewardSchedule(config.reward)
+            stream = TaskStream(self.source, config, prefix=identity.run_id, scales=lambda: rewards.scales)
             alarms, governor = self._alarms(replay), self._governor()
-            parts: dict[str, Stateful] = {"tasks": stream, "monitor": monitor, "alarms": alarms}
+            parts: dict[str, Stateful] = {"tasks": stream, "monitor": monitor, "alarms": alarms, "rewards": rewards}
             checkpointer = Checkpointer(
                 settings=config.checkpoint,
                 store=_store(config, directory),
@@ -245,6 +249,7 @@ class Launch:
                 learner=learner,
                 replay=replay,
                 stream=stream,
+                rewards=rewards,
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
                 checkpointer=checkpointer,

@@ -29,6 +29,7 @@ from envs.base import Task
 from learner.group import LearnerGroup
 from replay_service.plan import SamplePlan, Wait
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
@@ -49,6 +50,7 @@ class Loop:
     learner: LearnerGroup
     replay: Replay
     stream: TaskStream
+    rewards: RewardSchedule
     held_out: list[Task]
     monitor: Monitor
     checkpointer: Checkpointer
@@ -88,7 +90,9 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
+            rollouts = self.monitor.drain()
+            self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
+            metrics |= rollouts | self.rewards.metrics | self.checkpointer.drain() | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
             metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])

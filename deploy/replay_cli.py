@@ -33,6 +33,7 @@ Url = Annotated[
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML, for credentials, shards and the rules of import.")
 ]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as reward.tool_use=0.02", metavar="[KEY=VALUE]...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _console = Console()
@@ -161,6 +162,26 @@ def prune(
         chosen = [info.group_id for info in pool.entries() if doomed(info)]
         removed = 0 if dry_run else pool.prune(chosen)
     _say(as_json, {"matched": len(chosen), "removed": removed})
+
+
+@app.command()
+def rescore(
+    namespace: Pool,
+    config: Annotated[Path, typer.Option("--config", "-c", help="YAML with the new reward; also credentials and shards.")],
+    url: Url = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give every group the rewards and the priority that the config's reward would have given it.
+
+    Group by group and all or nothing for each; interrupted, it goes on where it stopped when it is started again.
+    """
+    from deploy.rescore import rescore_pool
+
+    settings = load_config(config, overrides or ())
+    with _pool(namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
+        result = rescore_pool(pool, settings, progress=progress)
+    _say(as_json, dataclasses.asdict(result))
 
 
 @contextmanager

@@ -22,12 +22,16 @@ class TaskStream:
 
     Args:
         prefix: makes group ids unique among runs that share a replay server.
+        scales: the reward's factors at the moment; all members of a group are scored with the same.
     """
 
-    def __init__(self, source: TaskSource, config: RunConfig, prefix: str) -> None:
+    def __init__(
+        self, source: TaskSource, config: RunConfig, prefix: str, scales: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         self._source = source
         self._config = config
         self.prefix = prefix
+        self._scales = scales
         self._next = 0
         self._again: deque[int] = deque()
         self._open: dict[str, int] = {}
@@ -43,6 +47,7 @@ class TaskStream:
             task=draw_task(self._source, self._config, split=TRAIN, number=number % distinct if distinct else number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
+            scales=self._scales(),
         )
 
     def finished(self, group_id: str) -> None:

@@ -114,6 +114,7 @@ class EnvStep:
         outcome: the verdict in [0, 1] once terminated, else None.
         state_hash: hash of the state that the turn acted on (before it); equal states of one task hash equally.
         seconds: simulated latency of the tools that was waited for.
+        potential: how promising that state is, in [0, 1]; None: the environment does not say.
     """
 
     messages: tuple[Message, ...]
@@ -122,6 +123,7 @@ class EnvStep:
     outcome: float | None
     state_hash: str
     seconds: float = 0.0
+    potential: float | None = None
 
     def __post_init__(self) -> None:
         if self.terminated == (self.outcome is None):

@@ -9,6 +9,8 @@ from envs.jsontext import compact
 
 #: Error text of a transient failure; the call may be repeated.
 TRANSIENT = "timeout"
+#: Error text of a call that nothing recorded matches, where only recorded results are served.
+UNRECORDED = "not recorded"
 
 _ERROR = '{"error":'
 

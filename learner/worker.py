@@ -24,6 +24,7 @@ from learner.checkpoint import POLICY_FOLDER, RandomState, StateWriter, copied, 
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
+from learner.kl_reward import KLReward
 from learner.policy_model import frozen_copy
 from learner.preparation import Preparation, Prepared, Sampled
 from learner.publish import flatten
@@ -65,6 +66,7 @@ class LearnerWorker:
         self._supervised: SupervisedTrainer | None = None
         self._trainer: PolicyTrainer | None = None
         self._writer = StateWriter(rank)
+        self._kl_reward: KLReward | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,6 +131,8 @@ class LearnerWorker:
         entries = self._share(plan)
         groups = self._replay.fetch([entry.group_id for entry in entries])
         sampled = [(entry, group) for entry, group in zip(entries, groups, strict=True) if group is not None]
+        if self._kl_reward is not None:
+            sampled = self._kl_reward(sampled)
         prepared = Preparation(self._engine, self._config)(sampled)
         with self._saving(sampled):
             result = trainer.train(prepared.rows, self._version)
@@ -216,7 +220,10 @@ class LearnerWorker:
         self._supervised = None
         self._engine.reset_optimizer()
         torch.set_num_threads(self._config.learner.threads)
-        self._trainer = PolicyTrainer(self._engine, self._config, self._reference())
+        reference, placement = self._reference(), self._config.kl.placement
+        self._trainer = PolicyTrainer(self._engine, self._config, reference if placement == "loss" else None)
+        if reference is not None and placement == "reward":
+            self._kl_reward = KLReward(reference, self._config, self._device)
         return self._trainer
 
     def _reference(self) -> Reference | None:

@@ -20,7 +20,7 @@ from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Parcel, Payloads, Sharded
-from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
+from replay_service.plan import AckStatus, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, fetch_stats
 from replay_service.waiting import polls
@@ -140,6 +140,36 @@ class Replay:
         """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
         pairs = zip(groups, priorities, strict=True)
         return self._send([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
+
+    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
+        """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
+
+        Place in the order of arrival, uses and policy versions stay. 'done': it carries this mark already; 'leased': a learner
+        holds it, whose acknowledgement would undo the new priority, so try again; 'dropped': at priority 0 it is removed, as a
+        push would have counted and not kept it; 'gone': it was evicted.
+
+        Args:
+            mark: names the reward; a group keeps the last one.
+
+        Raises:
+            ValueError: negative or non-finite priority.
+        """
+        _check_finite("priority", {group.group_id: priority})
+        payload = self._encode(group)
+        facts = {"p": float(priority), "bytes": len(payload), "mark": mark, "draw": self._draws.one()}
+        (answer,) = self._pool.ask(lambda: [self._payloads.replace(group.group_id, payload, facts)])
+        status: RescoreStatus = answer[b"status"].decode()
+        return status
+
+    def marked(self, mark: str) -> set[str]:
+        """Ids of the groups that were last re-scored under `mark`."""
+        self._pool.open()
+        found: set[str] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, part = self._index.run(lambda client, at=cursor or 0: client.hscan(self._keys.marks, at, count=500))  # type: ignore[misc]
+            found |= {scripts.text(group_id) for group_id, value in part.items() if value == mark.encode()}
+        return found
 
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
@@ -296,13 +326,17 @@ class Replay:
         """Release the connections and end waits of other threads; idempotent."""
         self._payloads.close()
 
-    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+    def _encode(self, group: TrajectoryGroup) -> bytes:
         settings = self._settings
         payload = encode_group(group, compress=settings.compress, half_logprobs=settings.half_logprobs)
         if len(payload) > settings.max_group_bytes:
             raise CodecError(
                 f"group {group.group_id!r} has {len(payload)} bytes, max_group_bytes is {settings.max_group_bytes}"
             )
+        return payload
+
+    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+        payload = self._encode(group)
         arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
         return Parcel(group.group_id, len(group), payload, arguments)
 

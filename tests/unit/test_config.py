@@ -81,7 +81,7 @@ def test_every_problem_is_listed() -> None:
         ),
         (["learner.batch_size=16384"], "replay.capacity 10000 must be at least learner.batch_size 16384"),
         (["model.max_length=20000"], "learner.micro_batch_tokens 16384 must be at least model.max_length 20000"),
-        (["reward.failure=1"], "reward.success 1.0 must exceed reward.failure 1.0"),
+        (["reward.failure=1"], "reward: success 1.0 must exceed failure 1.0"),
         (["model.tiny.hidden=36", "model.tiny.heads=4"], "model.tiny: hidden 36 must be an even multiple of heads 4"),
         (["model.tiny.hidden=130"], "model.tiny: hidden 130 must be an even multiple of heads 4"),
         (["replay.capacity=300"], "replay: warmup_steps 128 [+] max_ahead 256 exceed capacity 300: .*; raise capacity"),
