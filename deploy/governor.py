@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cacherl.learning_settings import GovernorSection
 
@@ -60,6 +61,15 @@ class ReplayGovernor:
             replay_ratio=self._ratio,
             update_frequency=max(1, round(self._batch_size / self._ratio)),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ratio that was reached."""
+        return {"ratio": self._ratio}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ratio, within the bounds."""
+        low, high = self._bounds
+        self._ratio = min(max(state["ratio"], low), high)
 
     def _direction(self, ess: float, kl: float) -> int:
         settings = self._settings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 #: Steps before the mean norm is trusted, and the weight of the latest norm in it.
 _SETTLE_STEPS = 10
@@ -25,7 +27,7 @@ class GradientGuard:
         if not math.isfinite(norm):
             return False
         settled = self._spike is not None and self._steps >= _SETTLE_STEPS
-        return not settled or norm <= self._spike * self._mean  # type: ignore[operator]
+        return not settled or norm <= self._spike * self._mean
 
     def record(self, norm: float) -> None:
         """Take a norm into the mean. A refused one counts as the largest allowed, so that a lasting rise is followed."""
@@ -33,6 +35,14 @@ class GradientGuard:
         weight = max(_LATEST, 1 / (self._steps + 1))
         self._mean += weight * (seen - self._mean)
         self._steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The norms so far."""
+        return {"mean": self._mean, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from norms of an earlier session."""
+        self._mean, self._steps = state["mean"], state["steps"]
 
     def reset(self) -> None:
         """Forget all norms."""

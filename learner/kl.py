@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,15 @@ class KLCoefficient:
     def __init__(self, settings: KLSection) -> None:
         self._settings = settings
         self.value = settings.coef
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weight that was reached."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a weight; without a target it is the settings'."""
+        if self._settings.target is not None:
+            self.value = state["value"]
 
     def observe(self, kl: float) -> bool:
         """Adapt to an update's mean KL, in nats per token; returns whether it was a surge.

@@ -16,8 +16,8 @@ from cacherl.trajectory import Trajectory, TrajectoryGroup
 from learner.batch import Row, row_of
 from learner.credit import is_foreign
 from learner.packing import cut
-from learner.policy_model import PolicyModel
 from learner.scoring import split_by_row
+from learner.trainer import Reference
 from replay_service.plan import PlanEntry
 
 Sampled = tuple[PlanEntry, TrajectoryGroup]
@@ -47,11 +47,11 @@ class KLReward:
     """Adds the part to groups before their advantages are made; each rank for its own groups.
 
     Args:
-        reference: frozen warm-start model.
+        reference: the warm-start model.
         device: where it is.
     """
 
-    def __init__(self, reference: PolicyModel, config: RunConfig, device: torch.device) -> None:
+    def __init__(self, reference: Reference, config: RunConfig, device: torch.device) -> None:
         self._reference = reference
         self._settings = config.learner
         self._coef = config.kl.coef

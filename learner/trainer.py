@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,11 @@ from learner.engine import PolicyEngine
 from learner.kl import KLCoefficient
 from learner.loss import CriticTerm, KLTerm, Totals, policy_loss
 from learner.packing import cut
-from learner.policy_model import PolicyModel
+from learner.schedule import learning_rate
 from learner.scoring import filled_up, split_by_row
+
+#: (log-probabilities, entropies) of a micro-batch's trained tokens under the reference policy.
+Reference = Callable[[MicroBatch], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +53,13 @@ class PolicyTrainer:
     """Trains an engine on rows with frozen advantages.
 
     Args:
-        reference: frozen warm-start model for the KL term, None when kl.coef is 0.
+        reference: the warm-start model, for the KL term; None when kl.coef is 0.
 
     Attributes:
         kl_coefficient: the weight of the KL term, which may adapt from update to update.
     """
 
-    def __init__(self, engine: PolicyEngine, config: RunConfig, reference: PolicyModel | None) -> None:
+    def __init__(self, engine: PolicyEngine, config: RunConfig, reference: Reference | None) -> None:
         self._engine = engine
         self._loss = _resolved(config)
         self._config = config
@@ -84,7 +87,7 @@ class PolicyTrainer:
             for index, mean in self._accumulate(steps[number % len(steps)], part, before_step=number == 0):
                 log_ratios[index] = mean
             sums = self._agreed(part)
-            rates.append(self._learning_rate(metrics(sums, part.highest, passes=1)["learner/ess"]))
+            rates.append(self._learning_rate(version, metrics(sums, part.highest, passes=1)["learner/ess"]))
             norms.append(self._engine.step(rates[-1]))
             skipped += self._engine.skipped
             diagnostics.merge(sums, part.highest)
@@ -145,10 +148,12 @@ class PolicyTrainer:
             raise NotFiniteError("the loss is not finite; the weights are those before this step")
         return sums
 
-    def _learning_rate(self, ess: float) -> float:
-        """``lr * sqrt(ESS / B)`` (VCPO, arXiv 2602.17616): the variance of an importance-weighted gradient grows as 1 / ESS."""
+    def _learning_rate(self, version: int, ess: float) -> float:
+        """The scheduled rate times ``sqrt(ESS / B)``, since the variance of an importance-weighted gradient grows as 1 / ESS
+        (VCPO, arXiv 2602.17616)."""
         governor = self._config.governor
-        return self._settings.lr * (max(ess**0.5, governor.lr_floor) if governor.lr_by_ess else 1.0)
+        rate = learning_rate(self._config, version)
+        return rate * (max(ess**0.5, governor.lr_floor) if governor.lr_by_ess else 1.0)
 
     def _adapt(self, values: dict[str, float]) -> dict[str, float]:
         """Metrics of the KL term, whose weight follows them; there is nothing to measure without a reference."""

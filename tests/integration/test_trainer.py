@@ -72,12 +72,11 @@ def mini_batches(model: Path) -> dict[str, Any]:
 
 
 def spike(model: Path) -> dict[str, Any]:
-    case = Case(model, learner={"grad_spike": 5.0, "lr": 0.0})
+    case = Case(model, learner={"grad_spike": 5.0, "lr": 1e-6})
     rows = make_rows()
     calm = [case.trainer.train(rows, version=0).metrics["learner/skipped_steps"] for _ in range(10)]
     before = case.weights()
     wild = [replace(one, advantages=one.advantages * 100) for one in rows]
-    case.trainer._settings = case.config.learner.model_copy(update={"lr": LR})
     skipped = case.trainer.train(wild, version=0).metrics
     untouched = bool((case.weights() == before).all())
     taken = case.trainer.train(rows, version=0).metrics
@@ -110,25 +109,35 @@ def adapting(model: Path) -> dict[str, Any]:
 
 
 def near_the_model(made: Any) -> Any:
-    """The group with log-probabilities that are about those of the tiny model, so that its ratios are about 1."""
+    """The group with log-probabilities that are about those of the tiny model, so that its ratios are about 1, and with states
+    that its members share turn by turn."""
     members = [
-        replace(one, rollout_logprobs=np.where(one.loss_mask, one.rollout_logprobs - 1, 0).astype(np.float32))
+        replace(
+            one,
+            rollout_logprobs=np.where(one.loss_mask, one.rollout_logprobs - 1, 0).astype(np.float32),
+            turns=tuple(replace(turn, state_hash=f"state {number}") for number, turn in enumerate(one.turns)),
+        )
         for one in made.trajectories
     ]
     return replace(made, trajectories=tuple(members))
 
 
-def prepared(model: Path) -> dict[str, Any]:
-    from learner.preparation import Preparation
+def sampled_groups(weights: tuple[float, float] = (0.5, 1.0)) -> list[Any]:
+    """Two groups with their plan entries, the second one replayed."""
     from replay_service.plan import PlanEntry
 
     rng = np.random.default_rng(4)
     groups = [near_the_model(group(rng, f"g{index}")) for index in range(2)]
     facts = {"priority": 1.0, "probability": 0.1, "inclusion": 0.2, "version": 0, "max_version": 0, "trajectories": 4}
-    entries = [
-        PlanEntry(group_id=g.group_id, is_weight=0.5 + 0.5 * i, tokens=9, bytes=9, uses=i, **facts)  # type: ignore[arg-type]
-        for i, g in enumerate(groups)
+    return [
+        (PlanEntry(group_id=one.group_id, is_weight=weights[index], tokens=9, bytes=9, uses=index, **facts), one)  # type: ignore[arg-type]
+        for index, one in enumerate(groups)
     ]
+
+
+def prepared(model: Path) -> dict[str, Any]:
+    from learner.preparation import Preparation
+
     found: dict[str, Any] = {}
     for name, sections in {
         "none": {},
@@ -137,7 +146,7 @@ def prepared(model: Path) -> dict[str, Any]:
         "weighted": {"advantage": {"baseline": "weighted", "min_ess": 0.01}},
     }.items():
         case = Case(model, **sections)
-        made = Preparation(case.engine, case.config)(list(zip(entries, groups, strict=True)))
+        made = Preparation(case.engine, case.config)(sampled_groups())
         metrics = case.trainer.train(made.rows, version=0).metrics
         fields = ("rollout_logprobs", "proximal_logprobs", "correction_weights", "advantages", "is_weight", "replayed")
         found[name] = ([{field: getattr(one, field) for field in fields} for one in made.rows], made.advantages, metrics)
@@ -146,27 +155,54 @@ def prepared(model: Path) -> dict[str, Any]:
 
 def critic(model: Path) -> dict[str, Any]:
     from learner.preparation import Preparation
-    from replay_service.plan import PlanEntry
 
-    rng = np.random.default_rng(4)
-    groups = [near_the_model(group(rng, f"g{index}")) for index in range(2)]
-    facts = {"priority": 1.0, "probability": 0.1, "inclusion": 0.2, "version": 0, "max_version": 0, "trajectories": 4}
-    entries = [PlanEntry(group_id=g.group_id, is_weight=1.0, tokens=9, bytes=9, uses=0, **facts) for g in groups]  # type: ignore[arg-type]
+    sampled = sampled_groups((1.0, 1.0))
     case = Case(model, critic=True, advantage={"estimator": "gae", "lam": 1.0, "gamma": 1.0}, value={"clip_range": 0.5})
     prepare = Preparation(case.engine, case.config)
     losses, advantages, targets = [], [], []
     for _ in range(12):
-        made = prepare(list(zip(entries, groups, strict=True)))
+        made = prepare(sampled)
         losses.append(case.trainer.train(made.rows, version=0).metrics["learner/value_loss"])
         advantages.append(np.concatenate([one.advantages for one in made.rows]))
         targets.append(np.concatenate([one.value_targets for one in made.rows]))
-    returns = [member.total_reward for one in groups for member in one.trajectories]
-    counts = [member.num_sampled for one in groups for member in one.trajectories]
+    returns = [member.total_reward for _, one in sampled for member in one.trajectories]
+    counts = [member.num_sampled for _, one in sampled for member in one.trajectories]
     return {"losses": losses, "advantages": advantages, "targets": targets, "returns": np.repeat(returns, counts)}
 
 
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "dapo": {},
+    "grpo": {"loss": {"name": "grpo"}},
+    "dual clip": {"loss": {"name": "grpo", "dual_clip": 1.5}},
+    "dr_grpo": {"loss": {"name": "dr_grpo"}},
+    "gspo": {"loss": {"name": "gspo"}},
+    "cispo": {"loss": {"name": "cispo"}},
+    "loo": {"advantage": {"estimator": "loo"}},
+    "gigpo": {"advantage": {"estimator": "gigpo", "gamma": 0.5}},
+    "truncated": {"correction": {"method": "truncated"}},
+    "masked": {"correction": {"method": "masked"}},
+    "sequence": {"correction": {"method": "sequence"}},
+    "m2po": {"correction": {"method": "m2po"}},
+    "keep_within": {"correction": {"keep_within": 1.2}},
+}
+
+
+def algorithms(model: Path) -> dict[str, Any]:
+    """Two updates of each."""
+    from learner.preparation import Preparation
+
+    found = {}
+    for name, sections in ALGORITHMS.items():
+        case = Case(model, **sections)
+        for version in range(2):
+            rows = Preparation(case.engine, case.config)(sampled_groups()).rows
+            metrics = case.trainer.train(rows, version).metrics
+        found[name] = (case.weights(), metrics)
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scenario.__name__: scenario for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic)
+    scenario.__name__: scenario for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic, algorithms)
 }
 
 
@@ -275,3 +311,15 @@ def test_a_critic_learns_the_returns_and_advantages_are_what_is_left(outcomes: d
     np.testing.assert_allclose(found["advantages"][0], first / found["returns"].std(), atol=1e-4)  # values begin at 0
     assert found["losses"][0] == pytest.approx((found["returns"] ** 2).mean() / 2, rel=1e-4)
     assert found["losses"][-1] < 0.5 * found["losses"][0]
+
+
+def test_every_algorithm_trains_in_its_own_way(outcomes: dict[str, Any]) -> None:
+    found = outcomes["algorithms"]
+    assert set(found) == set(ALGORITHMS)
+    for name, (weights, metrics) in found.items():
+        assert np.isfinite(weights).all(), name
+        assert all(np.isfinite(value) for value in metrics.values()), name
+    names = list(found)
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            assert np.linalg.norm(found[name][0] - found[other][0]) > 1e-3, (name, other)
