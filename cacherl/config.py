@@ -110,6 +110,23 @@ class ToolCacheSection(Section):
         return url and without_password(url)
 
 
+class SandboxSection(Section):
+    """The jail of tools that run code, and what one episode may use there. See docs/environments.md."""
+
+    backend: Literal["auto", "namespaces", "landlock", "rlimit"] = Field(
+        "auto", description="auto: the strongest that works here; 'rlimit' is no jail, and only for code that is trusted"
+    )
+    shell: bool = Field(False, description="also give the agent a shell; needs the namespaces backend")
+    cpu_s: float = Field(1.0, gt=0, description="processor seconds of one call; of each process of a shell, rounded up")
+    wall_s: float = Field(5.0, gt=0, description="seconds of one call")
+    memory_mb: int = Field(256, ge=64, description="address space of one process, the interpreter's own 50 MB included")
+    output_bytes: int = Field(4096, ge=64, description="longest output of one call; the rest is dropped")
+    processes: int = Field(16, ge=1, description="processes of a shell at a time; python and sql may start none")
+    files: int = Field(32, ge=8, description="files of one episode, the task's own included; landlock: none can be made")
+    file_mb: int = Field(1, ge=1, description="size of a file")
+    descriptors: int = Field(32, ge=16, description="open files of a process")
+
+
 class EnvSection(Section):
     """Tasks and tools."""
 
@@ -130,6 +147,7 @@ class EnvSection(Section):
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)
     tool_cache: ToolCacheSection = ToolCacheSection()
+    sandbox: SandboxSection = SandboxSection()
 
 
 class RolloutSection(Section):

@@ -199,6 +199,7 @@ declare(
     rollout/truncated          | fraction      | mean | episodes ended by a limit
     rollout/failed             | episodes      | sum  | episodes lost to infrastructure
     rollout/tool_errors        | calls/episode | mean | failed tool calls per episode
+    rollout/code_ended         | calls/episode | mean | calls whose code the sandbox ended: too long, too large, crashed
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors

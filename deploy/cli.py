@@ -13,9 +13,11 @@ from rich.console import Console
 from cacherl.config import RunConfig, load_config
 from cacherl.errors import CacheRLError, ConfigError
 from deploy.replay_cli import app as replay_app
+from deploy.tune_cli import tune
 
 app = typer.Typer(help="Reinforcement learning of tool-calling agents with durable, prioritized replay.", no_args_is_help=True)
 app.add_typer(replay_app, name="replay")
+app.command()(tune)
 
 ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; without it every key has its default.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as learner.lr=1e-4", metavar="[KEY=VALUE]...")]

@@ -106,7 +106,7 @@ class WarmStart:
         config = self._config
         settings = config.model_dump(
             mode="json",
-            include={"model", "env", "rollout", "warm_start", "run", "learner"},
+            include={"model", "env", "rollout", "warm_start", "run", "learner"},  # imitation does not look at the reward
             exclude={
                 "run": {"name", "dir", "updates", "stop_at_success", "deadline_s", "if_exists"},
                 "warm_start": {"cache_dir", "path", "prefill"},

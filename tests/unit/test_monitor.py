@@ -117,7 +117,7 @@ def test_no_failed_group_may_be_tolerated(monitor: Monitor) -> None:
 
 def test_metrics_between_two_updates(monitor: Monitor, clock: Clock) -> None:
     clock.now += 10
-    monitor.on_report(report(episode(), episode(outcome=0.0, end="turns", tool_errors=3), errors=("lost",)))
+    monitor.on_report(report(episode(), episode(outcome=0.0, end="turns", tool_errors=3, code_ended=1), errors=("lost",)))
     monitor.on_report(report(errors=("lost", "lost")))
     assert monitor.drain() == pytest.approx(
         {
@@ -126,6 +126,7 @@ def test_metrics_between_two_updates(monitor: Monitor, clock: Clock) -> None:
             "rollout/turns": 5.0,
             "rollout/sampled_tokens": 40.0,
             "rollout/tool_errors": 2.0,
+            "rollout/code_ended": 0.5,
             "rollout/truncated": 0.5,
             "rollout/failed": 3.0,
             "reward/final": 1.0,
