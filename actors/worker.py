@@ -18,6 +18,7 @@ from actors.episode import EpisodeLimits
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
 from actors.rollout import GroupRequest, Rollout, derive_seed
+from actors.scoring import composer_of
 from actors.weights import StagedWeights
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded, EngineDied
@@ -69,7 +70,7 @@ class RolloutWorker:
         self._spec = spec
         self._staged: StagedWeights | None = None
         self._source: TaskSource = load_source(spec.config.env)
-        self._scorer = Composer.from_config(spec.config.reward)
+        self._scorer = composer_of(spec.config, self._source)
         self._replay = Replay(spec.replay_url, spec.replay_namespace, spec.config.replay)
 
     def __repr__(self) -> str:

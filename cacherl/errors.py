@@ -46,6 +46,10 @@ class CheckpointError(CacheRLError):
     """A checkpoint cannot be written, is damaged, or does not fit the run."""
 
 
+class NotFiniteError(LearnerError):
+    """A loss or a gradient is not a number; no step was taken on it."""
+
+
 class DeadlineExceeded(CacheRLError, TimeoutError):
     """A wait ended at its deadline.
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from cacherl.config import EnvSection, RunConfig, load_config
 from cacherl.errors import ConfigError
 from envs.check import CHECKS, Finding, check_source
-from envs.registry import FAMILIES, build_source
+from envs.registry import FAMILIES, SUITES, build_source
 
 app = typer.Typer(help="Try environments without a model: list, check, play.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ _SPLITS = ("train", "val", "comp", "deep")
 @app.command("list")
 def list_families(as_json: AsJson = False) -> None:
     """The project's families, with their levels and tools."""
-    rows = [_describe(name) for name in FAMILIES]
+    rows = [_describe(name) for name in (*FAMILIES, *SUITES)]
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -85,8 +85,8 @@ def play(
     task: Annotated[str | None, typer.Option(help="A task's id, instead of split, level and seed.")] = None,
 ) -> None:
     """Act in an environment yourself."""
+    from actors.scoring import composer_of
     from deploy.env_play import Play
-    from rewards.composer import Composer
 
     settings = _config(name, config, overrides)
     source = build_source(settings.env)
@@ -103,7 +103,7 @@ def play(
         raise ConfigError(str(error)) from None
     session = Play(
         source=source,
-        scorer=Composer.from_config(settings.reward),
+        composer=composer_of(settings, source),
         console=Console(),
         read=_line,
         max_turns=settings.env.max_turns,

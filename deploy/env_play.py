@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from actors.episode import Scorer
-from cacherl.trajectory import Message
+from cacherl.trajectory import Message, Status, Trajectory, Turn
 from envs.agents import OracleAgent
 from envs.answer import ANSWER_TAG, render_answer
 from envs.base import EnvStep, Task, TaskSource
 from envs.shorthand import describe_arguments, read_shorthand
+from rewards.composer import Composer
 
 _HELP = """\
 [bold]tool key=value ...[/bold]  call a tool; values alone fill its arguments in order
@@ -32,12 +33,12 @@ class Play:
     """
 
     source: TaskSource
-    scorer: Scorer
+    composer: Composer
     console: Console
     read: Callable[[], str | None]
     max_turns: int
     _history: list[Message] = field(default_factory=list)
-    _rewards: dict[str, float] = field(default_factory=dict)
+    _turns: list[Turn] = field(default_factory=list)
 
     async def run(self, task: Task, *, rollout_seed: int) -> float:
         """Play until the answer, the last turn, or the end of the input; returns the verdict."""
@@ -55,6 +56,8 @@ class Play:
                     break
                 step = await env.step(text)
                 self._show(text, step)
+                self._turns.append(_turn_of(len(self._turns), text, step))
+                self._plain(f"reward {_parts(self._scored(task, rollout_seed, env.verdict()).turns[-1].rewards)}", style="cyan")
                 outcome = step.outcome
             else:
                 if outcome is None:
@@ -62,7 +65,7 @@ class Play:
             verdict = env.verdict() if outcome is None else outcome
         finally:
             await env.close()
-        self._conclude(verdict)
+        self._conclude(self._scored(task, rollout_seed, verdict))
         return verdict
 
     def _turn(self, task: Task) -> str | None:
@@ -105,20 +108,35 @@ class Play:
             self._plain(
                 f"{message.content}  ({', '.join(notes)})" if notes else message.content, style="" if call.ok else "red"
             )
-        parts = self.scorer.turn(step.calls)
-        self._book(parts)
-        self._plain(f"reward {_parts(parts)}", style="cyan")
 
-    def _conclude(self, verdict: float) -> None:
-        parts = self.scorer.trajectory(verdict)
-        self._book(parts)
-        colour = "green" if verdict == 1.0 else "red"
-        self._say(f"[bold {colour}]verdict {verdict:g}[/bold {colour}]")
-        self._plain(f"return {sum(self._rewards.values()):+.2f} = {_parts(self._rewards)}", style="cyan")
+    def _conclude(self, episode: Trajectory) -> None:
+        colour = "green" if episode.outcome == 1.0 else "red"
+        self._say(f"[bold {colour}]verdict {episode.outcome:g}[/bold {colour}]")
+        self._plain(f"return {episode.total_reward:+.2f} = {_parts(episode.reward_parts)}", style="cyan")
 
-    def _book(self, parts: Mapping[str, float]) -> None:
-        for name, value in parts.items():
-            self._rewards[name] = self._rewards.get(name, 0.0) + value
+    def _scored(self, task: Task, rollout_seed: int, outcome: float) -> Trajectory:
+        """The episode so far with the rewards that training would give it."""
+        count = len(self._turns)
+        episode = Trajectory(
+            trajectory_id=f"play:{task.task_id}",
+            task_id=task.task_id,
+            family=task.family,
+            level=task.level,
+            split=task.split,
+            token_ids=np.zeros(count, dtype=np.int32),
+            loss_mask=np.ones(count, dtype=np.bool_),
+            rollout_logprobs=np.zeros(count, dtype=np.float32),
+            policy_versions=np.zeros(count, dtype=np.int32),
+            temperature=1.0,
+            turns=tuple(self._turns),
+            rewards={},
+            outcome=outcome,
+            status=Status(kind="terminated"),
+            task_seed=task.seed,
+            rollout_seed=rollout_seed,
+            prompt=task.messages,
+        )
+        return self.composer.score([episode])[0]
 
     def _tools(self) -> None:
         table = Table("tool", "arguments", "what it does")
@@ -131,6 +149,20 @@ class Play:
 
     def _plain(self, text: str, *, style: str = "") -> None:
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def _turn_of(number: int, text: str, step: EnvStep) -> Turn:
+    """The turn as a trajectory records it, with one token in the place of its text."""
+    return Turn(
+        completion=(number, number + 1),
+        observation=(number + 1, number + 1),
+        text=text,
+        calls=step.calls,
+        messages=step.messages,
+        state_hash=step.state_hash,
+        potential=step.potential,
+        tool_s=step.seconds,
+    )
 
 
 def _parts(parts: Mapping[str, float]) -> str:

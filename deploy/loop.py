@@ -22,12 +22,14 @@ from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
 from deploy.alarms import AlarmBoard, Observation
 from deploy.checkpointing import Checkpointer
+from deploy.governor import ReplayGovernor
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
 from learner.group import LearnerGroup
 from replay_service.plan import SamplePlan, Wait
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
@@ -48,10 +50,12 @@ class Loop:
     learner: LearnerGroup
     replay: Replay
     stream: TaskStream
+    rewards: RewardSchedule
     held_out: list[Task]
     monitor: Monitor
     checkpointer: Checkpointer
     alarms: AlarmBoard
+    governor: ReplayGovernor | None = None
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -86,8 +90,12 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | self.stream.metrics() | self.checkpointer.drain() | await self._pool_metrics()
+            rollouts = self.monitor.drain()
+            self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
+            metrics |= rollouts | self.rewards.metrics | self.stream.metrics() | self.checkpointer.drain()
+            metrics |= await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             success = await self._evaluate() if evaluates else None
@@ -132,6 +140,14 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _govern(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        if self.governor is None:
+            return {}
+        decision = self.governor.observe(metrics)
+        # Said after every update, because an actor that restarts opens the pool with the settings of the run's start.
+        await asyncio.to_thread(self.replay.set_update_frequency, decision.update_frequency)
+        return decision.metrics
 
     async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
         observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))

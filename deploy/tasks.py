@@ -27,12 +27,16 @@ class TaskStream:
 
     Args:
         prefix: makes group ids unique among runs that share a replay server.
+        scales: the reward's factors at the moment; all members of a group are scored with the same.
     """
 
-    def __init__(self, source: TaskSource, config: RunConfig, prefix: str) -> None:
+    def __init__(
+        self, source: TaskSource, config: RunConfig, prefix: str, scales: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         self._source = source
         self._config = config
         self.prefix = prefix
+        self._scales = scales
         self._next = 0
         self._curricula = {
             family: Curriculum(config.curriculum, _levels(part, source, config, TRAIN), family=family, seed=config.run.seed)
@@ -53,6 +57,7 @@ class TaskStream:
             task=self._task(number),
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
+            scales=self._scales(),
         )
 
     def _task(self, number: int) -> Task:

@@ -75,7 +75,7 @@ async def _begin(source: TaskSource, task: Task, where: str) -> None:
     require(env, ToolEnv, where)
     try:
         await env.reset(task, rollout_seed=0)
-        calls = [step.call for step in solution.steps[:1]]
+        calls = solution.calls[:1]
         _demand(await env.step(source.format.render(calls) if calls else ""), EnvStep, where, "step()")
         env.restore(env.snapshot())
         env.verdict()

@@ -7,6 +7,8 @@ from typing import Any
 
 from cacherl.config import EnvSection, SandboxSection
 from cacherl.errors import ConfigError
+from envs.adapters.agentdojo.source import dojo_source
+from envs.adapters.bfcl.source import bfcl_source
 from envs.base import TRAIN, VAL, TaskSource
 from envs.code.family import CodeFamily
 from envs.data.family import DataFamily
@@ -30,7 +32,9 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "research": ResearchFamily,
     "trip": TripFamily,
 }
-#: Those of them that run no code, so that `env.sandbox` would have no effect.
+#: Public suites, likewise; their packages are optional.
+SUITES: dict[str, Callable[..., Any]] = {"agentdojo": dojo_source, "bfcl": bfcl_source}
+#: Families that run no code, so that `env.sandbox` would have no effect.
 PURE = frozenset({"data", "reports", "research", "trip"})
 
 
@@ -101,8 +105,9 @@ def _build_one(section: EnvSection) -> TaskSource:
 
 
 def _target(name: str) -> Callable[..., Any]:
-    if name in FAMILIES:
-        return FAMILIES[name]
+    known = FAMILIES | SUITES
+    if name in known:
+        return known[name]
     if ":" not in name:
-        raise ConfigError(f"env.name must be one of {', '.join(FAMILIES)} or a path 'package.module:Name', got {name!r}")
+        raise ConfigError(f"env.name must be one of {', '.join(sorted(known))} or a path 'package.module:Name', got {name!r}")
     return load_dotted(name)

@@ -80,7 +80,7 @@ async def snapshot(subject: Subject) -> str | None:
     source = subject.source
     for task in subject.all_tasks:
         solution = source.solution(task)
-        calls = [source.format.render([step.call]) for step in solution.steps]
+        calls = [source.format.render([call]) for call in solution.calls]
         half = (len(calls) + 1) // 2
         rest = [*calls[half:], *calls[:1], render_answer(solution.answer)]
         async with subject.env(task, rollout_seed=6) as original, subject.env(task, rollout_seed=6) as copy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jsonschema import Draft202012Validator
 
@@ -49,7 +49,7 @@ async def schemas(subject: Subject) -> str | None:
     """Calls of solutions obey the tools' schemas; calls that do not are answered with an error, and end nothing."""
     schemas = {spec.name: spec.parameters for spec in subject.source.tools()}
     for task in subject.all_tasks:
-        calls = [step.call for step in subject.source.solution(task).steps]
+        calls = subject.source.solution(task).calls
         for call in calls:
             if call.name not in schemas or not Draft202012Validator(schemas[call.name]).is_valid(dict(call.arguments)):
                 return f"the solution of {task.task_id} calls {call.name}, which its tools do not allow"
@@ -58,7 +58,7 @@ async def schemas(subject: Subject) -> str | None:
     return None
 
 
-def _broken(calls: list[PlannedCall]) -> Iterator[PlannedCall]:
+def _broken(calls: Sequence[PlannedCall]) -> Iterator[PlannedCall]:
     yield PlannedCall(name="no_such_tool", arguments={})
     for call in calls[:2]:
         yield PlannedCall(name=call.name, arguments={**call.arguments, "unexpected": 1})

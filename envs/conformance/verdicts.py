@@ -83,7 +83,7 @@ def _tricks(subject: Subject, solution: Solution) -> Iterator[PlannedCall]:
 async def _reopen(subject: Subject, env: ToolEnv, solution: Solution) -> str | None:
     if outcome := (await env.step(render_answer(solution.guess))).outcome:
         return f"the guess {solution.guess!r} is worth {outcome:g} without any call"
-    calls = [subject.source.format.render([step.call]) for step in solution.steps]
+    calls = [subject.source.format.render([call]) for call in solution.calls]
     for text in (*calls, render_answer(solution.answer)):
         try:
             await env.step(text)

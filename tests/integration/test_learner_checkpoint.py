@@ -53,7 +53,15 @@ def train(rank: int, world: int, port: int, job: dict[str, Any], results: Any) -
     from learner.worker import LearnerWorker
 
     config = configure(job["stage"], world, job["dtype"], job["lora"])
-    worker = LearnerWorker(config, job["model"], replay_url=job["url"], replay_namespace=job["pool"], rank=rank, world=world)
+    worker = LearnerWorker(
+        config,
+        job["model"],
+        replay_url=job["url"],
+        replay_namespace=job["pool"],
+        rank=rank,
+        world=world,
+        folder=job["folder"].parent,
+    )
     worker.setup("127.0.0.1", port, 1)
     torch.manual_seed(rank + job["noise"])  # a checkpoint must bring its own generators
     if job["restore"] is not None:

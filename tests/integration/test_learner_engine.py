@@ -13,15 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from learner.batch import micro_batches
 from learner_data import row, tiny_model
 
-#: Name -> settings of the learner; the last four on two ranks only.
+#: Name -> settings of the learner; the last six on two ranks only.
 CASES: dict[str, dict[str, Any]] = {
     "zero 0": {"zero_stage": 0},
     "zero 1": {"zero_stage": 1},
     "zero 2": {"zero_stage": 2},
     "zero 3": {"zero_stage": 3},
+    "packed": {"zero_stage": 0, "packing": True},
+    "packed, zero 3": {"zero_stage": 3, "packing": True},
     "recomputed": {"zero_stage": 0, "activation_checkpointing": True},
     "recomputed, zero 3": {"zero_stage": 3, "activation_checkpointing": True},
     "offloaded": {"zero_stage": 2, "offload": "optimizer"},
@@ -58,7 +59,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
 
     from cacherl.config import parse_config
     from learner.engine import PolicyEngine, Rendezvous, join
-    from learner.grpo import GrpoTrainer
+    from learner.trainer import PolicyTrainer
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -75,7 +76,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
             }
         )
         engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=world)
-        trainer = GrpoTrainer(engine, config, None)
+        trainer = PolicyTrainer(engine, config, None)
         trainer.train(rows[:1] if rank == 0 else [], version=0)
         engine.reset_optimizer()
         result = trainer.train(mine, version=1)
@@ -98,7 +99,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
 
 def result_batches(trainer: Any, rows: list[Any]) -> int:
     """Micro-batches of two epochs."""
-    return 2 * len(trainer._agree(rows, micro_batches(rows, 80))[1])
+    return 2 * len(trainer._step(rows, list(range(len(rows)))).batches)
 
 
 def run(world: int, model: Path) -> dict[str, Any]:

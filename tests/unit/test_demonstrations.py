@@ -12,14 +12,14 @@ from actors.chat import Chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
-from cacherl.config import EnvSection, RewardSection
+from actors.scoring import composer_of
+from cacherl.config import EnvSection, RunConfig
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Trajectory
 from envs.agents import Agent, OracleAgent, TeacherAgent
 from envs.base import TaskSource
 from envs.registry import load_source
 from fakes import FakeEnv
-from rewards.composer import Composer
 
 #: Share of tool calls that fail.
 FAILURES = 0.1
@@ -35,7 +35,6 @@ async def demonstrations(
         agents.__getitem__,
         source=source,
         chat=chat,
-        scorer=Composer.from_config(RewardSection()),
         limits=EpisodeLimits(max_turns=max_turns, max_length=512, timeout_s=60.0),
         sampling=Sampling(temperature=1.0, max_new_tokens=32),
     )
@@ -59,9 +58,11 @@ async def test_an_oracle_s_demonstration(source: TaskSource, chat: Chat, level: 
     assert turns == 20 * (2 * level + 1) + failed
 
 
-async def test_rewards_are_those_of_the_composer(chat: Chat) -> None:
+async def test_a_demonstration_is_scored_like_a_rollout_by_who_needs_it(chat: Chat) -> None:
     calm = load_source(EnvSection(transient_failure_rate=0.0))
-    (trajectory,) = await demonstrations(calm, chat, [OracleAgent(calm)], 2)
+    played = await demonstrations(calm, chat, [OracleAgent(calm)], 2)
+    assert played[0].reward_parts == {}
+    (trajectory,) = composer_of(RunConfig(), calm).score(played)
     assert trajectory.reward_parts == pytest.approx({"final": 1.0, "tool_use": 4 * 0.05, "step_penalty": 5 * -0.02})
 
 

@@ -124,7 +124,7 @@ def test_a_person_can_solve_a_task():
         typed=[f"search {person}", read, f"/answer {answer}", "never read"],
     )
     assert "verdict 1\n" in output
-    assert "return +1.04 = tool_use +0.10 step_penalty -0.06 final +1.00" in output
+    assert "return +1.04 = final +1.00 tool_use +0.10 step_penalty -0.06" in output
 
 
 def test_an_episode_is_cut_off_and_may_be_left():

@@ -120,7 +120,7 @@ async def test_tags_tell_needed_irrelevant_first_and_repeated_calls():
         (True, None, ("needed", "repeat")),
         (True, None, ("irrelevant", "first")),
         (True, None, ("irrelevant", "repeat")),
-        (True, None, ("needed", "first")),
+        (True, None, ("needed", "first", "uses")),
         (True, None, ("irrelevant", "first")),
         (False, "tool", ("irrelevant", "first")),
         (False, "tool", ("irrelevant", "first")),

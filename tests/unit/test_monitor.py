@@ -193,6 +193,30 @@ def test_held_out_success_overall_and_per_level() -> None:
     )
 
 
+def test_hit_rates_per_tool_and_tier(monitor: Monitor) -> None:
+    monitor.on_report(report(episode(tiers={("read", "live"): 1, ("read", "exact"): 2, ("search", "exact"): 1})))
+    monitor.on_report(report(episode(tiers={("read", "best_effort"): 1, ("search", "normalised"): 3}), episode()))
+    metrics = {name: value for name, value in monitor.drain().items() if name.startswith("tool_cache/")}
+    assert metrics == {
+        "tool_cache/hit_rate": 7 / 8,
+        "tool_cache/live": 1 / 8,
+        "tool_cache/exact": 3 / 8,
+        "tool_cache/normalised": 3 / 8,
+        "tool_cache/best_effort": 1 / 8,
+        "tool_cache/tool/read/live": 1 / 4,
+        "tool_cache/tool/read/exact": 2 / 4,
+        "tool_cache/tool/read/normalised": 0.0,
+        "tool_cache/tool/read/best_effort": 1 / 4,
+        "tool_cache/tool/search/live": 0.0,
+        "tool_cache/tool/search/exact": 1 / 4,
+        "tool_cache/tool/search/normalised": 3 / 4,
+        "tool_cache/tool/search/best_effort": 0.0,
+    }
+    monitor.writer.write(1, metrics)  # all of them are declared
+    monitor.on_report(report(episode()))
+    assert not [name for name in monitor.drain() if name.startswith("tool_cache/")]
+
+
 def test_a_resumed_session_counts_on(monitor: Monitor, clock: Clock) -> None:
     clock.now += 10
     monitor.enter("training")
