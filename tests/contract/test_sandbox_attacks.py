@@ -145,7 +145,7 @@ PYTHON = [
         "network",
         "__import__('socket').socket()",
         "__import__('socket').create_connection(('127.0.0.1', {port}))",
-        "__import__('urllib.request').request.urlopen('http://127.0.0.1:{port}')",
+        "__import__('urllib.request').request.urlopen('http://127.0.0.1:{port}', None, 1)",
         "__import__('socket').create_connection(('192.0.2.1', 80), 1)",
         "call(41, 2, 1, 0)",
         "call(41, 16, 3, 0)",
