@@ -17,6 +17,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -173,7 +174,13 @@ class _Worker:
     def __init__(self, backend: str, *, shell: bool) -> None:
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
-        options = {"control": theirs.fileno(), "owner": self._owner, "backend": backend, "shell": shell}
+        options = {
+            "control": theirs.fileno(),
+            "owner": self._owner,
+            "backend": backend,
+            "shell": shell,
+            "folder": tempfile.gettempdir(),
+        }
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-P", "-c", _START, str(_PROJECT), compact(options)],

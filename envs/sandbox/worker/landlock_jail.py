@@ -17,7 +17,14 @@ from envs.sandbox.worker.jail import LIBRARIES, Limits, set_limits, standard_lib
 
 
 class LandlockJail:
-    """See the module."""
+    """See the module.
+
+    Args:
+        folder: for the sessions' files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._parent = folder
 
     def spawn(self) -> int:
         kernel.machine()
@@ -27,7 +34,7 @@ class LandlockJail:
         return self._spawn()
 
     def _spawn(self) -> int:
-        self._sessions = Path(tempfile.mkdtemp(prefix="cacherl-sandbox-"))
+        self._sessions = Path(tempfile.mkdtemp(prefix="cacherl-sandbox-", dir=self._parent))
         return fork_bound()
 
     def build(self) -> None:
