@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -174,12 +175,14 @@ class _Worker:
     def __init__(self, backend: str, *, shell: bool) -> None:
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
+        # Removed by the launcher, and by the owner too: either may be killed before it comes to it.
+        folder = None if backend == "namespaces" else tempfile.mkdtemp(prefix="cacherl-sandbox-")
         options = {
             "control": theirs.fileno(),
             "owner": self._owner,
             "backend": backend,
             "shell": shell,
-            "folder": tempfile.gettempdir(),
+            "folder": folder,
         }
         with theirs:
             process = subprocess.Popen(
@@ -193,7 +196,7 @@ class _Worker:
             )
         self._control = ours
         self.pid = process.pid
-        self.close = weakref.finalize(self, _stop, process, ours, self._owner)
+        self.close = weakref.finalize(self, _stop, process, ours, self._owner, folder)
         if (problem := _greeting(ours)) is not None:
             self.close()
             raise BackendError(problem)
@@ -228,7 +231,7 @@ def _greeting(control: socket.socket) -> str | None:
     return "its process ended at once" if message is None else message["problem"]
 
 
-def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int, folder: str | None) -> None:
     control.close()
     if os.getpid() != owner:
         return
@@ -238,6 +241,8 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) 
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -231,7 +232,8 @@ async def gone(condition) -> bool:
 
 
 @pytest.mark.parametrize("depth", ["launcher", "zygote", "guard", "interpreter"])
-async def test_the_death_of_any_process_is_survived(sandbox, depth):
+async def test_the_death_of_any_process_is_survived(sandbox, depth, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = sandbox_or_skip(sandbox.backend)
     session, sibling = own.session(World()), own.session(World())
     mine = {process.pid for process in processes_below(os.getpid())}
@@ -250,6 +252,7 @@ async def test_the_death_of_any_process_is_survived(sandbox, depth):
     sibling.close()
     own.close()
     assert await gone(lambda: {process.pid for process in processes_below(os.getpid())} <= mine)
+    assert list(tmp_path.iterdir()) == []
 
 
 def alive(process: psutil.Process) -> bool:
