@@ -81,7 +81,7 @@ def machine_row(seed: int) -> Row:
 
 def family_rows(options: argparse.Namespace) -> Iterator[Row]:
     """Groups of siblings, each task drawn anew and played `GROUP` times."""
-    for family in (*PURE, "code"):
+    for family in (*sorted(PURE), "code"):
         groups = options.groups if family in PURE else max(options.groups // 20, 1)
         source = load_source(EnvSection(name=family, levels=(1,)))
         rng = random.Random(options.seed)
