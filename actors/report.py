@@ -10,6 +10,8 @@ from typing import get_args
 
 from cacherl.trajectory import Tier, Trajectory
 
+_CODE_ENDED = ("overtime", "memory", "crash")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSummary:
@@ -20,6 +22,7 @@ class EpisodeSummary:
         turns, sampled_tokens, tool_calls, tool_errors: counts.
         end: 'terminated', or the reason of the truncation.
         tiers: (tool, tier) -> results that came from that tier; empty without a tool-result cache.
+        code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
     """
 
     level: int
@@ -32,6 +35,7 @@ class EpisodeSummary:
     tool_errors: int
     end: str
     tiers: Mapping[tuple[str, Tier], int] = field(default_factory=dict)
+    code_ended: int = 0
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
@@ -47,6 +51,7 @@ class EpisodeSummary:
             tool_errors=sum(not call.ok for call in calls),
             end=trajectory.status.reason or trajectory.status.kind,
             tiers=Counter((call.name, call.tier) for call in calls if call.tier is not None),
+            code_ended=sum(call.error in _CODE_ENDED for call in calls),
         )
 
 
@@ -79,6 +84,7 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
         "rollout/turns": fmean(e.turns for e in episodes),
         "rollout/sampled_tokens": fmean(e.sampled_tokens for e in episodes),
         "rollout/tool_errors": fmean(e.tool_errors for e in episodes),
+        "rollout/code_ended": fmean(e.code_ended for e in episodes),
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
     }
     parts = sorted({name for episode in episodes for name in episode.reward_parts})

@@ -33,7 +33,9 @@ class RunSection(Section):
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     seed: int = Field(0, ge=0)
     dir: Path = Path("runs")
-    if_exists: Literal["error", "replace"] = Field("error", description="what to do with an earlier run of the same name")
+    if_exists: Literal["error", "replace", "resume"] = Field(
+        "error", description="what to do with an earlier run of the same name; resume begins one if there is none"
+    )
     updates: int = Field(100, ge=0, description="optimizer steps after the warm start")
     stop_at_success: float | None = Field(None, gt=0, le=1, description="end early once held-out success reaches this")
     deadline_s: float = Field(86_400.0, gt=0, description="seconds after which the run ends as failed")
@@ -102,6 +104,23 @@ class ToolCacheSection(Section):
         return url and without_password(url)
 
 
+class SandboxSection(Section):
+    """The jail of tools that run code, and what one episode may use there. See docs/environments.md."""
+
+    backend: Literal["auto", "namespaces", "landlock", "rlimit"] = Field(
+        "auto", description="auto: the strongest that works here; 'rlimit' is no jail, and only for code that is trusted"
+    )
+    shell: bool = Field(False, description="also give the agent a shell; needs the namespaces backend")
+    cpu_s: float = Field(1.0, gt=0, description="processor seconds of one call; of each process of a shell, rounded up")
+    wall_s: float = Field(5.0, gt=0, description="seconds of one call")
+    memory_mb: int = Field(256, ge=64, description="address space of one process, the interpreter's own 50 MB included")
+    output_bytes: int = Field(4096, ge=64, description="longest output of one call; the rest is dropped")
+    processes: int = Field(16, ge=1, description="processes of a shell at a time; python and sql may start none")
+    files: int = Field(32, ge=8, description="files of one episode, the task's own included; landlock: none can be made")
+    file_mb: int = Field(1, ge=1, description="size of a file")
+    descriptors: int = Field(32, ge=16, description="open files of a process")
+
+
 class EnvSection(Section):
     """Tasks and tools."""
 
@@ -122,6 +141,7 @@ class EnvSection(Section):
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
     max_turns: int = Field(16, ge=1)
     tool_cache: ToolCacheSection = ToolCacheSection()
+    sandbox: SandboxSection = SandboxSection()
 
 
 class RolloutSection(Section):
@@ -160,16 +180,34 @@ class RewardSection(Section):
 
 
 class WarmStartSection(Section):
-    """Supervised training on demonstrations before the first update."""
+    """Supervised training on demonstrations before the first update, and what is in the pool by then."""
 
     updates: int = Field(0, ge=0)
+    source: Literal["teacher", "transcripts", "replay"] = Field(
+        "teacher", description="of demonstrations: the environment's scripted teacher, or a file (path)"
+    )
+    path: Path | None = Field(
+        None,
+        description="transcripts: chats with tool calls as JSON lines; replay: a `cacherl replay export`, its successes only",
+    )
+    prefill: Path | None = Field(None, description="a `cacherl replay export` that the pool of a new run begins with")
     batch_size: int = Field(32, ge=1, description="demonstrations per optimizer step")
     lr: float = Field(1e-3, gt=0)
-    demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated")
+    demonstrations: int = Field(8192, ge=1, description="distinct demonstrations generated, or most that are read")
     sloppiness: float = Field(
         0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure"
     )
     cache_dir: Path = Path("~/.cache/cacherl")
+
+    @model_validator(mode="after")
+    def _used(self) -> WarmStartSection:
+        if (self.path is None) != (self.source == "teacher"):
+            raise ValueError(
+                f"source {self.source} and path {self.path}: sources transcripts and replay need a path, teacher none"
+            )
+        if self.sloppiness and self.source != "teacher":
+            raise ValueError(f"sloppiness {self.sloppiness:g} is the teacher's, source {self.source} has none; set it to 0")
+        return self
 
 
 class AdvantageSection(Section):
@@ -195,6 +233,39 @@ class KLSection(Section):
     coef: float = Field(0.0, ge=0, description="weight of the k3 estimate in the loss; 0 keeps no reference model")
 
 
+class ScheduleSection(Section):
+    """How the learning rate changes over the updates."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = Field(0, ge=0, description="updates over which the rate rises linearly to learner.lr")
+    final: float = Field(0.0, ge=0, le=1, description="share of learner.lr that linear and cosine end at")
+    updates: int | None = Field(None, ge=1, description="updates until then; null: run.updates")
+
+    @model_validator(mode="after")
+    def _used(self) -> ScheduleSection:
+        if self.kind == "constant" and (self.final, self.updates) != (0.0, None):
+            raise ValueError("final and updates say how a rate falls, kind constant does not; set kind to linear or cosine")
+        if self.updates is not None and self.updates <= self.warmup:
+            raise ValueError(f"updates {self.updates} must exceed warmup {self.warmup}, or there is nothing left to fall over")
+        return self
+
+
+class LoraSection(Section):
+    """Training small matrices beside frozen weights; what the engines get is merged."""
+
+    rank: int = Field(0, ge=0, description="of the matrices; 0: all weights are trained")
+    alpha: int = Field(32, ge=1, description="the change is alpha / rank * B @ A")
+    targets: tuple[str, ...] = Field(
+        ("all-linear",), min_length=1, description="names of the layers, such as q_proj; all-linear: all but the output layer"
+    )
+
+    @model_validator(mode="after")
+    def _used(self) -> LoraSection:
+        if self.rank == 0 and self != type(self).model_construct(rank=0):
+            raise ValueError("alpha and targets without a rank have no effect; set rank")
+        return self
+
+
 class LearnerSection(Section):
     """The DeepSpeed group."""
 
@@ -209,11 +280,28 @@ class LearnerSection(Section):
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")
     micro_batch_tokens: int = Field(16_384, ge=16, description="tokens of one forward pass of one rank, padding included")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none", description="what ZeRO keeps in host memory: the optimizer's state (stage 1 to 3), weights too (stage 3)"
+    )
+    activation_checkpointing: bool = Field(False, description="recompute activations in the backward pass: memory for time")
+    lora: LoraSection = LoraSection()
     lr: float = Field(1e-4, ge=0)
+    schedule: ScheduleSection = ScheduleSection()
+    betas: tuple[float, float] = Field((0.9, 0.999), description="of AdamW")
+    adam_epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     start_deadline_s: float = Field(600.0, gt=0)
     update_deadline_s: float = Field(1800.0, gt=0)
+
+    @model_validator(mode="after")
+    def _possible(self) -> LearnerSection:
+        needed = {"none": 0, "optimizer": 1, "all": 3}[self.offload]
+        if self.zero_stage < needed:
+            raise ValueError(f"offload {self.offload} needs zero_stage {needed} or more, got {self.zero_stage}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), got {list(self.betas)}")
+        return self
 
 
 class WeightsSection(Section):
@@ -229,6 +317,18 @@ class EvalSection(Section):
     tasks: int = Field(200, ge=1)
     every: int = Field(10, ge=1, description="updates between evaluations; also at the start and the end")
     deadline_s: float = Field(600.0, gt=0)
+
+
+class CheckpointSection(Section):
+    """What a killed run can be resumed from."""
+
+    every: int = Field(20, ge=0, description="updates between checkpoints, and one after the last; 0: none at all")
+    keep_last: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_best: int = Field(
+        1, ge=0, description="checkpoints of the highest held-out success kept besides; a new best one is saved at once"
+    )
+    asynchronous: bool = Field(True, description="write in the background, from a copy in memory, while updates go on")
+    dir: Path | None = Field(None, description="<dir>/<run.name> holds them, shared by all ranks; null: the run's folder")
 
 
 class MetricsSection(Section):
@@ -287,6 +387,7 @@ class RunConfig(Section):
     learner: LearnerSection = LearnerSection()
     weights: WeightsSection = WeightsSection()
     eval: EvalSection = EvalSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     metrics: MetricsSection = MetricsSection()
     alarms: AlarmsSection = AlarmsSection()
     ray: RayClusterSection = RayClusterSection()
@@ -327,6 +428,12 @@ class RunConfig(Section):
     def run_dir(self) -> Path:
         """Folder of everything that the run writes."""
         return self.run.dir.expanduser() / self.run.name
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Folder of the run's checkpoints."""
+        chosen = self.checkpoint.dir
+        return self.run_dir / "checkpoints" if chosen is None else chosen.expanduser() / self.run.name
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:

@@ -42,6 +42,10 @@ class LearnerError(CacheRLError):
     """The learner could not make or publish an update."""
 
 
+class CheckpointError(CacheRLError):
+    """A checkpoint cannot be written, is damaged, or does not fit the run."""
+
+
 class DeadlineExceeded(CacheRLError, TimeoutError):
     """A wait ended at its deadline.
 

@@ -87,10 +87,17 @@ _REDUCERS: dict[Reduction, Callable[[list[float]], float]] = {
 
 
 class JsonlSink:
-    """One JSON object a line: {"step": int, "time": unix seconds, name: value, ...}; non-finite values become null."""
+    """One JSON object a line: {"step": int, "time": unix seconds, name: value, ...}; non-finite values become null.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        resume_after: the file's records of later steps, and a line that was cut short, are dropped first: those steps will be
+            made again. None keeps everything.
+    """
+
+    def __init__(self, path: Path, *, resume_after: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if resume_after is not None and path.exists():
+            drop_later_records(path, "step", resume_after)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -102,13 +109,31 @@ class JsonlSink:
         self._file.close()
 
 
-class TensorBoardSink:
-    """Scalars under the metric's own name, for `tensorboard --logdir`."""
+def drop_later_records(path: Path, key: str, last: int) -> None:
+    """Rewrite a file of JSON lines without those whose `key` exceeds `last`, and without a line that was cut short."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            if json.loads(line)[key] <= last:
+                kept.append(line + "\n")
+        except json.JSONDecodeError:
+            continue  # cut short when the writer was killed
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(kept), "utf-8")
+    partial.replace(path)
 
-    def __init__(self, directory: Path) -> None:
+
+class TensorBoardSink:
+    """Scalars under the metric's own name, for `tensorboard --logdir`.
+
+    Args:
+        resume_after: events of later steps, from an earlier session, are no longer shown. None keeps everything.
+    """
+
+    def __init__(self, directory: Path, *, resume_after: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory))
+        self._writer = SummaryWriter(str(directory), purge_step=None if resume_after is None else resume_after + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -159,6 +184,10 @@ declare(
     time/sample                | s             | mean | learner waiting for a batch from the replay service
     time/update                | s             | mean | one optimizer step, collation included
     time/publish               | s             | mean | gathering weights until every engine acknowledged them
+    time/checkpoint            | s             | mean | updates waiting for a checkpoint to be copied, or written if synchronous
+    checkpoint/version         | versions      | last | learner version of the newest complete checkpoint
+    checkpoint/bytes           | bytes         | last | its size
+    checkpoint/seconds         | s             | last | from its begin until it was complete
     eval/success               | fraction      | last | greedy success on held-out tasks
     eval/success/*             | fraction      | last | the same, per level
     eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
@@ -170,6 +199,7 @@ declare(
     rollout/truncated          | fraction      | mean | episodes ended by a limit
     rollout/failed             | episodes      | sum  | episodes lost to infrastructure
     rollout/tool_errors        | calls/episode | mean | failed tool calls per episode
+    rollout/code_ended         | calls/episode | mean | calls whose code the sandbox ended: too long, too large, crashed
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors

@@ -158,7 +158,10 @@ async def _snapshot(source: TaskSource, tasks: Sequence[Task]) -> str | None:
             await original.step(text)
         copy.restore(json.loads(json.dumps(original.snapshot())))
         rest = [*calls[half:], calls[0], render_answer(source.solution(task).answer)]
-        if [await original.step(text) for text in rest] != [await copy.step(text) for text in rest]:
+        same = [await original.step(text) for text in rest] == [await copy.step(text) for text in rest]
+        await original.close()
+        await copy.close()
+        if not same:
             return f"an episode of {task.task_id} goes on otherwise after restore"
     return None
 
@@ -171,7 +174,9 @@ async def _vocabulary(source: TaskSource, tasks: Sequence[Task]) -> str | None:
         episode = await play(env, task, oracle, rollout_seed=index, max_turns=_MAX_TURNS)
         for message in episode.messages:
             if unknown := set(split_words(message.content, source.tags())) - known:
+                await env.close()
                 return f"{task.task_id} uses {', '.join(map(repr, sorted(unknown)))}, not in vocabulary()"
+    await env.close()
     return None
 
 
@@ -181,6 +186,7 @@ async def _reset_cost(source: TaskSource, tasks: Sequence[Task]) -> str | None:
     for task in tasks:
         await env.reset(task, rollout_seed=0)
     seconds = (time.perf_counter() - begin) / len(tasks)
+    await env.close()
     return f"a reset takes {seconds * 1000:.1f} ms" if seconds > RESET_SECONDS else None
 
 

@@ -107,7 +107,7 @@ class SimulatedEnv:
             name=item.name,
             arguments=item.arguments,
             ok=result.error is None,
-            error=None if result.error is None else "tool",
+            error=None if result.error is None else result.kind,
             repairs=item.repairs,
             tags=result.tags,
             seconds=latency_s + served.seconds,

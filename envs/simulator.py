@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from envs.base import Solution, ToolSpec
 
@@ -23,21 +23,22 @@ class ToolResult:
 
     Attributes:
         content: plain JSON values.
-        error: a short text, in place of `content`.
+        error: a short text, in place of `content`, with its `kind` as in `ToolCall.error`.
         tags: for the reward.
         lasting: the same call in the same state would give it again, so it may be recorded; false of an error that may pass.
     """
 
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    kind: str = "tool"
     tags: tuple[str, ...] = ()
     lasting: bool = True
 
 
 class Simulator(Protocol):
-    """The world of one episode. Pure: no I/O, no clock, no randomness."""
+    """The world of one episode. Pure: no I/O, no clock, no randomness; or else a `HeldSimulator` whose calls are awaited."""
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
         """Run a tool. The arguments are valid by its schema."""
 
     def answer(self, value: str | None) -> float:
@@ -51,6 +52,26 @@ class Simulator(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a `state` of the same task."""
+
+
+@runtime_checkable
+class HeldSimulator(Protocol):
+    """A simulator that holds something beyond its memory: a session of the sandbox."""
+
+    async def close(self) -> None:
+        """Release it; the episode is over. Repeated calls are harmless."""
+
+
+async def run_tool(simulator: Simulator, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """Call a tool, and wait for its result if it is not there at once."""
+    result = simulator.call(name, arguments)
+    return result if isinstance(result, ToolResult) else await result
+
+
+async def release(simulator: Simulator) -> None:
+    """Let go of what a simulator holds, if anything."""
+    if isinstance(simulator, HeldSimulator):
+        await simulator.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from cacherl.trajectory import Message, Tier
 from envs.answer import read_answer
 from envs.jsontext import canonical
 from envs.schema import Toolbox
-from envs.simulator import Simulator, ToolResult
+from envs.simulator import Simulator, ToolResult, release, run_tool
 from envs.tool_cache.cache import ToolCache
 from envs.tool_cache.entry import CallKey, Recorded
 
@@ -85,7 +85,7 @@ class SimulatedWorld:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         if self._cache is None:
-            return Served(result=self._simulator.call(name, arguments))
+            return Served(result=await run_tool(self._simulator, name, arguments))
         state = self._simulator.state()
         key = CallKey(state=state_hash(self._task_id, state), tool=name, arguments=arguments)
         hit = await self._cache.serve(key, read_only=name in self._toolbox.read_only, call=lambda: self._recorded(key))
@@ -94,7 +94,7 @@ class SimulatedWorld:
         return Served(result=hit.recorded.result, tier=hit.tier)
 
     async def _recorded(self, key: CallKey) -> Recorded:
-        result = self._simulator.call(key.tool, key.arguments)
+        result = await run_tool(self._simulator, key.tool, key.arguments)
         return Recorded(key=key, result=result, after=self._simulator.state())
 
     async def reply(self, text: str, *, finish_reason: str) -> float:
@@ -110,4 +110,4 @@ class SimulatedWorld:
         self._simulator.restore(state)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        await release(self._simulator)

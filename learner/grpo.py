@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,10 @@ from learner.batch import MicroBatch, Row, empty_micro_batch, micro_batches
 from learner.diagnostics import Diagnostics, metrics
 from learner.engine import PolicyEngine
 from learner.loss import Totals, policy_loss
-from learner.policy_model import PolicyModel
+from learner.schedule import learning_rate
+
+#: (log-probabilities, entropies) of a micro-batch's trained tokens under the reference policy.
+Reference = Callable[[MicroBatch], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,14 @@ class GrpoTrainer:
     """Trains an engine on rows with frozen advantages.
 
     Args:
-        reference: frozen warm-start model for the KL term, None when kl.coef is 0.
+        reference: the warm-start model, for the KL term; None when kl.coef is 0.
     """
 
-    def __init__(self, engine: PolicyEngine, config: RunConfig, reference: PolicyModel | None) -> None:
+    def __init__(self, engine: PolicyEngine, config: RunConfig, reference: Reference | None) -> None:
         self._engine = engine
         self._loss = config.loss
         self._kl_coef = config.kl.coef
+        self._config = config
         self._settings = config.learner
         self._reference = reference
 
@@ -62,16 +66,16 @@ class GrpoTrainer:
         references = [self._reference_logprobs(batch) for batch in batches]
         diagnostics = Diagnostics(version, self._engine.device)
         log_ratios = np.zeros(len(rows), dtype=np.float64)
-        norms = []
+        norms, rate = [], learning_rate(self._config, version)
         for epoch in range(self._settings.epochs):
             for batch, reference in zip(batches, references, strict=True):
                 means = self._accumulate(batch, reference, totals, diagnostics, before_step=epoch == 0)
                 log_ratios[batch.indices[: len(means)].cpu().numpy()] = means
             self._require_finite(diagnostics)
-            norms.append(self._engine.step(self._settings.lr))
+            norms.append(self._engine.step(rate))
         sums, highest = diagnostics.tensors()
         values = metrics(self._engine.add_up(sums), self._engine.maximum(highest), passes=self._settings.epochs)
-        values |= {"learner/grad_norm": float(np.mean(norms)), "learner/lr": self._settings.lr}
+        values |= {"learner/grad_norm": float(np.mean(norms)), "learner/lr": rate}
         if self._reference is None:
             del values["learner/kl"]  # nothing to measure it against
         return TrainResult(metrics=values, log_ratios=log_ratios)

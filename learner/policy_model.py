@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from cacherl.config import LoraSection
 from cacherl.errors import ConfigError
 from learner.batch import MicroBatch
 from learner.cpu_linear import use_onednn
 from learner.logprobs import ScoringHead
+from learner.lora import add_adapter, merged
 
 #: What some architectures do to their logits after the output layer, which `ScoringHead` does not.
 _LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
@@ -24,15 +26,21 @@ class PolicyModel(nn.Module):
 
     `policy` is the Hugging Face model with its output layer replaced by a `ScoringHead`, so that parameters keep the
     names that they have in a checkpoint, behind the prefix 'policy.'.
+
+    Args:
+        lora: what is trained instead of all weights; None or of rank 0: all weights are.
     """
 
-    def __init__(self, policy: nn.Module) -> None:
+    def __init__(self, policy: nn.Module, lora: LoraSection | None = None) -> None:
         super().__init__()
+        self._lora = lora if lora is not None and lora.rank else None
         head = policy.get_output_embeddings()
         name = next(name for name, module in policy.named_modules() if module is head)
         policy.set_submodule(name, ScoringHead(head))
         self.policy = policy
         self._head = name
+        if self._lora is not None:
+            add_adapter(policy, self._lora)
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(log-probabilities, entropies) of the S trained tokens, float32 [S] each, at their rows' temperatures."""
@@ -42,6 +50,22 @@ class PolicyModel(nn.Module):
         scores: tuple[Tensor, Tensor] = self.policy.get_submodule(self._head)(chosen, batch.targets, batch.inverse_temperatures)
         return scores
 
+    def recompute_activations(self, *, reentrant: bool) -> None:
+        """Keep each layer's input only, and run the layer again in the backward pass.
+
+        Args:
+            reentrant: which of torch's two ways.
+        """
+        self.policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        if reentrant:
+            self.policy.enable_input_require_grads()
+        self.policy.train()  # transformers recomputes in training mode only; without dropout the mode changes nothing else
+        if dropout := getattr(self.policy.config, "attention_dropout", 0.0):
+            raise ConfigError(f"learner.activation_checkpointing: the model has attention_dropout {dropout}; set it to 0")
+        for name, module in self.policy.named_modules():
+            if isinstance(module, nn.Dropout) and module.p:
+                raise ConfigError(f"learner.activation_checkpointing: the model has dropout {module.p} in {name}; set it to 0")
+
     def named_weights(self) -> dict[str, Tensor]:
         """Checkpoint name -> parameter or persistent buffer; a weight tied to another appears once, as the first."""
         parameters = {name: value for name, value in self.named_parameters()}  # noqa: C416 - drops tied duplicates
@@ -49,26 +73,37 @@ class PolicyModel(nn.Module):
         buffers = {name: value for name, value in self.state_dict(keep_vars=True).items() if name not in aliases}
         return {name.removeprefix(_PREFIX): value for name, value in (parameters | buffers).items()}
 
+    def published(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of all of `named_weights` as an ordinary checkpoint of the model names and holds them."""
+        return weights if self._lora is None else merged(weights, self._lora)
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Those of `named_weights` that are trained."""
+        return {name: value for name, value in self.named_weights().items() if value.requires_grad}
+
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Copy weights named as by `named_weights` into this model."""
+        """Copy weights named as by `named_weights` into this model; those that are not given stay."""
+        named = self.named_weights()
         with torch.no_grad():
-            for name, value in self.named_weights().items():
-                value.copy_(weights[name])
+            for name, value in weights.items():
+                named[name].copy_(value)
 
 
-def load_policy(directory: Path, dtype: torch.dtype) -> PolicyModel:
-    """Load the model of a Hugging Face folder.
+def load_policy(directory: Path, dtype: torch.dtype, lora: LoraSection | None = None) -> PolicyModel:
+    """Load the model of a Hugging Face folder, with a fresh adapter if `lora` has a rank.
 
     Raises:
-        ConfigError: no such folder, or an architecture whose logits are transformed after the output layer.
+        ConfigError: no such folder, an architecture whose logits are transformed after the output layer, or an adapter that
+            does not fit it.
     """
     if not (directory / "config.json").is_file():
         raise ConfigError(f"model folder {directory} has no config.json; set model.path to a Hugging Face folder")
     config = AutoConfig.from_pretrained(directory)
     _refuse_logit_transforms(config, directory)
     model = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, attn_implementation="sdpa")
-    use_onednn(model)
-    return PolicyModel(model)
+    policy = PolicyModel(model, lora)
+    use_onednn(policy)
+    return policy
 
 
 def _refuse_logit_transforms(config: Any, directory: Path) -> None:

@@ -10,17 +10,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.torch import load_file
 
 from cacherl.config import RunConfig
+from cacherl.durable import WrittenFile, describe, sync_folder
+from cacherl.errors import CheckpointError
 from cacherl.policy import FIRST_VERSION, WeightManifest, staleness
+from cacherl.stateful import Stateful, collect, restore
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from learner.advantages import group_advantages
 from learner.batch import micro_batches, partition, row_of, rows_of
+from learner.checkpoint import POLICY_FOLDER, RandomState, StateWriter, copied, read_state, verified, write_state
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
-from learner.grpo import GrpoTrainer
-from learner.policy_model import PolicyModel, frozen_copy
+from learner.grpo import GrpoTrainer, Reference
+from learner.policy_model import frozen_copy
 from learner.publish import flatten
 from learner.reward_parts import group_parts
 from learner.sft import SupervisedTrainer
@@ -54,6 +59,7 @@ class LearnerWorker:
         self._version = FIRST_VERSION
         self._supervised: SupervisedTrainer | None = None
         self._trainer: GrpoTrainer | None = None
+        self._writer = StateWriter(rank)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -159,8 +165,53 @@ class LearnerWorker:
         if weights is not None:
             save_folder(weights, self._model_dir, directory)
 
+    def snapshot(self, folder: Path) -> None:
+        """Copy the state of training and begin to write it into `folder`: one file per rank, and from rank 0 the policy.
+
+        Returns once the copy is made, or with checkpoint.asynchronous=false once the files are on disk.
+        """
+        if self._trainer is None:  # or the checkpoint would hold the warm start's moments, which the first update forgets
+            self._start_rl()
+        weights = self._engine.full_weights()
+        state = copied({"version": self._version, "world": self._world, "parts": collect(self._parts())})
+
+        def write() -> list[WrittenFile]:
+            files = [write_state(folder, self._rank, state)]
+            if weights is not None:
+                policy = folder / POLICY_FOLDER
+                save_folder(weights, self._model_dir, policy)
+                sync_folder(policy)
+                files += [describe(folder, f"{POLICY_FOLDER}/{path.name}") for path in sorted(policy.iterdir())]
+            return files
+
+        self._writer.start(folder, write, wait=not self._config.checkpoint.asynchronous)
+
+    def restore(self, folder: Path, files: Sequence[WrittenFile]) -> int:
+        """Go on from a checkpoint of a group of the same size and settings; returns its version.
+
+        The learner must have loaded the model that the run's reinforcement learning began with: it becomes the KL reference.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged or was made with other settings.
+        """
+        state = read_state(folder, self._rank, files)
+        if state["world"] != self._world:
+            raise CheckpointError(f"{folder} was made by learner.workers={state['world']}, not {self._world}")
+        if self._trainer is None:
+            self._start_rl()
+        if not self._engine.holds_weights:
+            self._engine.load_weights(load_file(verified(folder, f"{POLICY_FOLDER}/model.safetensors", files)))
+        restore(self._parts(), state["parts"], where=str(folder))
+        self._version = state["version"]
+        return self._version
+
+    def _parts(self) -> dict[str, Stateful]:
+        """Everything of this rank that outlives an update."""
+        return {"engine": self._engine, "random": RandomState(self._device)}
+
     def close(self) -> None:
         """Leave the process group and the replay service."""
+        self._writer.close()
         self._replay.close()
         self._engine.close()
 
@@ -172,9 +223,11 @@ class LearnerWorker:
         self._trainer = GrpoTrainer(self._engine, self._config, self._reference())
         return self._trainer
 
-    def _reference(self) -> PolicyModel | None:
+    def _reference(self) -> Reference | None:
         if self._config.kl.coef == 0:
             return None
+        if self._config.learner.lora.rank:
+            return self._engine.reference
         weights = self._engine.full_weights(all_ranks=True)
         return frozen_copy(self._model_dir, self.dtype, weights or {}, self._device)
 

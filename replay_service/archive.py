@@ -28,6 +28,7 @@ _MAGIC = b"CRLP"
 _AT_ONCE = 8
 
 Progress = Callable[[int, int], None]
+Prepare = Callable[[TrajectoryGroup], TrajectoryGroup | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +69,23 @@ def export_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
     return written
 
 
-def import_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, total: None) -> ImportResult:
+def import_pool(
+    pool: Replay, path: Path, *, prepare: Prepare = lambda group: group, progress: Progress = lambda done, total: None
+) -> ImportResult:
     """Push a file's groups with their priorities, without waiting for the learner, then start the pool's flow rule afresh.
 
     The whole file is read and checked before anything is pushed.
 
+    Args:
+        prepare: what is pushed in a group's place; None leaves it out.
+
     Raises:
         CodecError: not such a file, damaged, cut short, or of another version.
     """
-    total = sum(1 for _ in read_archive(path))
+    total = sum(prepare(group) is not None for _, group in read_archive(path))
     counts: Counter[str] = Counter()
-    records, done = read_archive(path), 0
+    prepared = ((priority, prepare(group)) for priority, group in read_archive(path))
+    records, done = ((priority, group) for priority, group in prepared if group is not None), 0
     while part := list(itertools.islice(records, _AT_ONCE)):
         results = pool.restore([group for _, group in part], priorities=[priority for priority, _ in part])
         counts.update(result.status for result in results)

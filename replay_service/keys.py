@@ -53,6 +53,11 @@ class Keys:
         return self._key("vh")
 
     @property
+    def recent(self) -> str:
+        """Group id -> sequence number, of the last pushes."""
+        return self._key("ids")
+
+    @property
     def leases(self) -> str:
         """Batch -> end of its lease."""
         return self._key("ls")

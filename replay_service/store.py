@@ -175,6 +175,14 @@ class Replay:
             self._pool.script("forget", {"gids": missing, "sure": bool(self._settings.shards)})
         return [None if payload is None else decode_group(payload, max_bytes=limit) for payload in payloads]
 
+    def pushed(self, group_ids: Sequence[str]) -> list[bool]:
+        """For each group whether the pool has taken it, kept or not; it remembers twice as many as its capacity."""
+        self._pool.open()
+        if not group_ids:
+            return []
+        scores = self._index.run(lambda client: client.zmscore(self._keys.recent, list(group_ids)))
+        return [score is not None for score in scores]
+
     def get(self, group_id: str) -> TrajectoryGroup | None:
         """One group, or None."""
         return self.fetch([group_id])[0]

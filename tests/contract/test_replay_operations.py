@@ -286,6 +286,16 @@ def test_many_threads_share_one_client(make_pool, make_group):
     assert (stats.groups, stats.inserted, stats.batches, stats.leases) == (100, 200, 10, 0)
 
 
+def test_the_pool_knows_what_it_took_also_what_it_did_not_keep(make_pool, make_group):
+    pool = make_pool()
+    pool.push(make_group("kept"), priority=1.0)
+    pool.push(make_group("zero"), priority=0.0)
+    pool.push(make_group("pruned"), priority=1.0)
+    pool.prune(["pruned"])
+    assert pool.pushed(["never", "kept", "zero", "pruned"]) == [False, True, True, True]
+    assert pool.pushed([]) == []
+
+
 def test_several_groups_go_together_each_taken_or_refused_by_itself(make_pool, make_group, monkeypatch):
     pool = make_pool(max_staleness=2)
     pool.set_version(5)

@@ -30,7 +30,7 @@ def test_a_dotted_path_names_a_factory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("reserch", r"env\.name must be one of agentdojo, bfcl, data, research, trip or.*got 'reserch'"),
+        ("reserch", r"env\.name must be one of agentdojo, bfcl, code, data, research, trip or.*got 'reserch'"),
         ("no_such_package.env:Mine", r"env\.name 'no_such_package\.env:Mine' cannot be loaded: No module named"),
         ("envs.registry:Mine", r"env\.name 'envs\.registry:Mine' cannot be loaded: .*no attribute 'Mine'"),
     ],

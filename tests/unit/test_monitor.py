@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_no_failed_group_may_be_tolerated(monitor: Monitor) -> None:
 
 def test_metrics_between_two_updates(monitor: Monitor, clock: Clock) -> None:
     clock.now += 10
-    monitor.on_report(report(episode(), episode(outcome=0.0, end="turns", tool_errors=3), errors=("lost",)))
+    monitor.on_report(report(episode(), episode(outcome=0.0, end="turns", tool_errors=3, code_ended=1), errors=("lost",)))
     monitor.on_report(report(errors=("lost", "lost")))
     assert monitor.drain() == pytest.approx(
         {
@@ -125,6 +126,7 @@ def test_metrics_between_two_updates(monitor: Monitor, clock: Clock) -> None:
             "rollout/turns": 5.0,
             "rollout/sampled_tokens": 40.0,
             "rollout/tool_errors": 2.0,
+            "rollout/code_ended": 0.5,
             "rollout/truncated": 0.5,
             "rollout/failed": 3.0,
             "reward/final": 1.0,
@@ -206,3 +208,28 @@ def test_hit_rates_per_tool_and_tier(monitor: Monitor) -> None:
     monitor.writer.write(1, metrics)  # all of them are declared
     monitor.on_report(report(episode()))
     assert not [name for name in monitor.drain() if name.startswith("tool_cache/")]
+
+
+def test_a_resumed_session_counts_on(monitor: Monitor, clock: Clock) -> None:
+    clock.now += 10
+    monitor.enter("training")
+    clock.now += 5
+    monitor.on_report(report(episode(), episode()))
+    monitor.on_evaluation({"eval/success": 0.25})
+    state = json.loads(json.dumps(monitor.state_dict()))
+    assert state["phases"] == {"starting": 10.0, "training": 5.0}
+    before = monitor.drain()
+    later = Monitor(config=monitor.config, writer=monitor.writer, panel=monitor.panel, view=monitor.view, started=clock.now)
+    later.view = replace(monitor.view, phase="starting")
+    clock.now += 2
+    later.load_state_dict(state)
+    assert later.elapsed_s == 17.0
+    clock.now += 3
+    later.enter("training")
+    clock.now += 1
+    later.close()
+    assert later.phases == {"starting": 15.0, "training": 6.0}
+    assert (later.held_out, later.view.held_out, later.view.episodes) == ([0.25], (0.25,), 2)
+    counted = {name: value for name, value in before.items() if name in ("rollout/episodes", "rollout/tool_calls")}
+    assert len(counted) == 2
+    assert counted.items() <= later.drain().items()
