@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import time
@@ -23,6 +24,7 @@ from envs.live.http import HttpTool, HttpToolkit
 from envs.live.mcp import McpToolkit
 from envs.live.source import LiveSource, LiveTask
 from live_tools import CITIES, MCP_SERVER, WEATHER_URL, Weather, make_mcp_weather, make_weather, weather_server, weather_toolkit
+from support import PROJECT, MarkedProcess
 
 BERN, ROME = (PlannedCall(name="warmth", arguments={"city": city}) for city in ("bern", "rome"))
 
@@ -221,3 +223,27 @@ def test_without_the_package_the_message_names_the_extra(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError, match=r"MCP servers need the package mcp; install cacherl\[mcp\]"):
         McpToolkit("any", ["server"])
+
+
+def test_a_server_ends_with_its_process_however_that_dies(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    script = (
+        "import asyncio, sys, time\n"
+        "from live_tools import make_mcp_weather\n"
+        "from cacherl.config import EnvSection\n"
+        "source = make_mcp_weather(EnvSection(levels=(1,), transient_failure_rate=0.0))\n"
+        "async def act():\n"
+        "    env = source.make_env()\n"
+        "    await env.reset(source.get('mcp_weather/train/1/0'), rollout_seed=0)\n"
+        '    step = await env.step(\'[TOOL_CALL] mcp_warmth {"city":"bern"} [/TOOL_CALL]\')\n'
+        "    assert step.calls[0].ok, step\n"
+        "asyncio.run(act())\n"
+        "print('called', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {"PYTHONPATH": f"{PROJECT}:{PROJECT / 'tests'}"}
+    process = MarkedProcess([sys.executable, "-c", script], environment, output=tmp_path / "out.txt").start()
+    process.wait_for(lambda: "called" in process.text(), "the call", 60)
+    process.send(signal.SIGKILL)
+    process.wait(10)
+    assert process.leftovers() == ({}, set())
