@@ -33,7 +33,7 @@ _SPLITS = ("train", "val", "comp", "deep")
 
 @app.command("list")
 def list_families(as_json: AsJson = False) -> None:
-    """The project's families, with their levels and tools."""
+    """The project's families and public suites, with their levels and tools."""
     rows = [_describe(name) for name in (*FAMILIES, *SUITES)]
     if as_json:
         typer.echo(json.dumps(rows))

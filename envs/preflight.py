@@ -6,8 +6,8 @@ import asyncio
 import random
 
 from cacherl.config import EnvSection
-from cacherl.errors import ConfigError
-from envs.base import TRAIN, VAL, EnvStep, Solution, Task, TaskSource, ToolEnv
+from cacherl.errors import ConfigError, NoSolutionError
+from envs.base import TRAIN, VAL, EnvStep, PlannedCall, Solution, Task, TaskSource, ToolEnv
 from envs.interface import require
 from envs.mix import parts_of
 from envs.registry import load_source, training_levels
@@ -64,18 +64,26 @@ async def _try(source: TaskSource, split: str, level: int, where: str) -> None:
         raise ConfigError(f"{where}: {step} raised {type(error).__name__}: {error}; `cacherl env check` tells more") from error
 
 
+def _first_call(source: TaskSource, task: Task, where: str) -> tuple[PlannedCall, ...]:
+    """The call that a solution begins with; none where it begins with words, or no solution is known."""
+    try:
+        solution = source.solution(task)
+    except NoSolutionError:
+        return ()
+    _demand(solution, Solution, where, "solution()")
+    return solution.calls[:1]
+
+
 async def _begin(source: TaskSource, task: Task, where: str) -> None:
     if isinstance(source, SimulatedSource):
         simulator = source.start(task)
         require(simulator, Simulator, where)
         await release(simulator)
-    solution = source.solution(task)
-    _demand(solution, Solution, where, "solution()")
+    calls = _first_call(source, task, where)
     env = source.make_env()
     require(env, ToolEnv, where)
     try:
         await env.reset(task, rollout_seed=0)
-        calls = solution.calls[:1]
         _demand(await env.step(source.format.render(calls) if calls else ""), EnvStep, where, "step()")
         env.restore(env.snapshot())
         env.verdict()

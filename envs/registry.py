@@ -32,9 +32,9 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "research": ResearchFamily,
     "trip": TripFamily,
 }
-#: Public suites, likewise; their packages are optional.
+#: Public suites, which need packages of their own.
 SUITES: dict[str, Callable[..., Any]] = {"agentdojo": dojo_source, "bfcl": bfcl_source}
-#: Families that run no code, so that `env.sandbox` would have no effect.
+#: Those of the families that run no code, so that `env.sandbox` would have no effect.
 PURE = frozenset({"data", "reports", "research", "trip"})
 
 
@@ -74,7 +74,7 @@ def build_source(section: EnvSection) -> TaskSource:
             sandbox settings where no code runs; no sandbox where it does.
     """
     weights = mixture(section.name)
-    if weights.keys() <= PURE and section.sandbox != SandboxSection():
+    if weights.keys() <= PURE | SUITES.keys() and section.sandbox != SandboxSection():
         raise ConfigError(f"env.sandbox: family {section.name!r} runs no code, so leave these settings out")
     if len(weights) == 1:
         return _build_one(section.model_copy(update={"name": next(iter(weights))}))
@@ -109,5 +109,5 @@ def _target(name: str) -> Callable[..., Any]:
     if name in known:
         return known[name]
     if ":" not in name:
-        raise ConfigError(f"env.name must be one of {', '.join(sorted(known))} or a path 'package.module:Name', got {name!r}")
+        raise ConfigError(f"env.name must be one of {', '.join(known)} or a path 'package.module:Name', got {name!r}")
     return load_dotted(name)

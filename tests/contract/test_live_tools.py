@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from envs.live.http import HttpTool, HttpToolkit
 from envs.live.mcp import McpToolkit
 from envs.live.source import LiveSource, LiveTask
 from live_tools import CITIES, MCP_SERVER, WEATHER_URL, Weather, make_mcp_weather, make_weather, weather_server, weather_toolkit
+from support import PROJECT, MarkedProcess
 
 BERN, ROME = (PlannedCall(name="warmth", arguments={"city": city}) for city in ("bern", "rome"))
 
@@ -139,14 +141,7 @@ def test_replay_of_a_toolkit_that_was_never_recorded_says_what_to_do(tmp_path: P
 # MCP
 
 
-@pytest.fixture
-def calls_file(tmp_path: Path) -> Path:
-    return tmp_path / "calls.txt"
-
-
-def test_mcp_recorded_once_and_replayed_without_its_server(
-    tmp_path: Path, calls_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mcp_recorded_once_and_replayed_without_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mcp")
     path = tmp_path / "mcp.jsonl"
     assert solved(make_mcp_weather(section(mode="record", path=path))) == ([1.0] * 3, {"live": 3})
@@ -158,9 +153,26 @@ def test_mcp_recorded_once_and_replayed_without_its_server(
     assert [spec.description for spec in replay.tools()] == ["How warm a city is."]
 
 
-def shelf(calls_file: Path, **cache: Any) -> LiveSource:
-    toolkit = McpToolkit("shelf", [sys.executable, str(MCP_SERVER), "shelf"], env={"MCP_CALLS": str(calls_file)}, timeout_s=10)
-    return LiveSource(section(**cache), "shelf", [toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")])
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A server with state, started anew by every live episode, and the file in which it notes its calls."""
+
+    toolkit: McpToolkit
+    calls: Path
+
+    def source(self) -> LiveSource:
+        return LiveSource(
+            section(mode="record_replay"), "shelf", [self.toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")]
+        )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    pytest.importorskip("mcp")
+    calls = tmp_path_factory.mktemp("shelf") / "calls.txt"
+    calls.touch()
+    command = [sys.executable, str(MCP_SERVER), "shelf"]
+    return Shelf(McpToolkit("shelf", command, env={"MCP_CALLS": str(calls)}, timeout_s=30), calls)
 
 
 def put(key: str, value: int) -> PlannedCall:
@@ -170,9 +182,8 @@ def put(key: str, value: int) -> PlannedCall:
 LOOK = PlannedCall(name="look", arguments={})
 
 
-def test_an_mcp_server_with_state_begins_anew_in_every_episode(calls_file: Path) -> None:
-    pytest.importorskip("mcp")
-    source = shelf(calls_file, mode="record_replay")
+def test_an_mcp_server_with_state_begins_anew_in_every_episode(shelf: Shelf) -> None:
+    source = shelf.source()
     assert [(spec.name, spec.read_only) for spec in source.tools()] == [
         ("put", False),
         ("look", True),
@@ -186,22 +197,19 @@ def test_an_mcp_server_with_state_begins_anew_in_every_episode(calls_file: Path)
         ('{"held":{"b":2}}', None, "live"),
     ]
     assert told(acted(source, [put("b", 2), LOOK])) == [('{"held":{"b":2}}', None, "exact")] * 2
-    before = calls_file.read_text()
+    before = shelf.calls.read_text()
     assert told(acted(source, [put("b", 2), put("c", 3)]))[1] == ('{"held":{"b":2,"c":3}}', None, "live")
-    assert calls_file.read_text().removeprefix(before) == "put b 2\nput c 3\n"  # what was served is made up for
+    assert shelf.calls.read_text().removeprefix(before) == "put b 2\nput c 3\n"  # what was served is made up for
 
 
-def test_an_error_of_an_mcp_tool_may_pass_and_a_server_that_dies_is_a_failure_of_the_world(calls_file: Path) -> None:
-    pytest.importorskip("mcp")
-    source = shelf(calls_file, mode="record_replay")
+def test_an_error_of_an_mcp_tool_may_pass_and_a_server_that_dies_is_a_failure_of_the_world(shelf: Shelf) -> None:
+    source, before = shelf.source(), shelf.calls.read_text()
     drop, vanish = PlannedCall(name="drop", arguments={"key": "x"}), PlannedCall(name="vanish", arguments={})
-    for _ in range(2):
-        (step,) = acted(source, [drop])
+    first, second, *dead = [*acted(source, [drop]), *acted(source, [drop, vanish, LOOK])]
+    for step in (first, second):
         assert (step.calls[0].error, step.calls[0].tier) == ("tool", "live")
-    assert calls_file.read_text() == "drop x\n" * 2
-    steps = acted(source, [vanish, LOOK])
-    assert [step.calls[0].error for step in steps] == ["transient", "transient"]
-    assert told(acted(source, [LOOK])) == [('{"held":{}}', None, "live")]
+    assert [step.calls[0].error for step in dead] == ["transient", "transient"]
+    assert shelf.calls.read_text().removeprefix(before) == "drop x\ndrop x\nvanish\n"
 
 
 def test_a_command_that_is_no_mcp_server_is_a_fault_that_names_it() -> None:
@@ -215,3 +223,27 @@ def test_without_the_package_the_message_names_the_extra(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError, match=r"MCP servers need the package mcp; install cacherl\[mcp\]"):
         McpToolkit("any", ["server"])
+
+
+def test_a_server_ends_with_its_process_however_that_dies(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    script = (
+        "import asyncio, sys, time\n"
+        "from live_tools import make_mcp_weather\n"
+        "from cacherl.config import EnvSection\n"
+        "source = make_mcp_weather(EnvSection(levels=(1,), transient_failure_rate=0.0))\n"
+        "async def act():\n"
+        "    env = source.make_env()\n"
+        "    await env.reset(source.get('mcp_weather/train/1/0'), rollout_seed=0)\n"
+        '    step = await env.step(\'[TOOL_CALL] mcp_warmth {"city":"bern"} [/TOOL_CALL]\')\n'
+        "    assert step.calls[0].ok, step\n"
+        "asyncio.run(act())\n"
+        "print('called', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {"PYTHONPATH": f"{PROJECT}:{PROJECT / 'tests'}"}
+    process = MarkedProcess([sys.executable, "-c", script], environment, output=tmp_path / "out.txt").start()
+    process.wait_for(lambda: "called" in process.text(), "the call", 60)
+    process.send(signal.SIGKILL)
+    process.wait(10)
+    assert process.leftovers() == ({}, set())
