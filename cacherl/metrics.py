@@ -189,7 +189,7 @@ declare(
     checkpoint/bytes           | bytes         | last | its size
     checkpoint/seconds         | s             | last | from its begin until it was complete
     eval/success               | fraction      | last | greedy success on held-out tasks
-    eval/success/*             | fraction      | last | the same, per level
+    eval/success/*             | fraction      | last | the same, per level; in a mix also per family
     eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
     eval/length                | tokens        | last | sampled tokens per held-out episode
     rollout/success            | fraction      | mean | raw outcome of training episodes
@@ -203,6 +203,12 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    curriculum/level           | level         | last | level that most training tasks are drawn from
+    curriculum/level/*         | level         | last | the same, per family of a mix
+    curriculum/success/*       | fraction      | last | rolling success of fresh training tasks, per level (of each family)
+    curriculum/variance/*      | fraction      | last | latest groups whose members differ, per level (of each family)
+    curriculum/remembered      | tasks         | last | tasks kept to be played again, because their last group had variance
+    curriculum/remembered/*    | tasks         | last | the same, per family of a mix
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
     reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
     reward_batch/min/*         | reward        | min  | its smallest value in the batch

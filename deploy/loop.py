@@ -70,7 +70,7 @@ class Loop:
         await self.checkpointer.finish()
 
     def _on_report(self, report: GroupReport) -> None:
-        self.stream.finished(report.group_id)
+        self.stream.observe(report)
         self.monitor.on_report(report)
 
     async def _updates(self) -> None:
@@ -86,7 +86,7 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
+            metrics |= self.monitor.drain() | self.stream.metrics() | self.checkpointer.drain() | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)

@@ -14,7 +14,7 @@ from envs.observation import TRANSIENT, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
-from envs.simulator import Family, Scenario
+from envs.simulator import Family, Scenario, Simulator
 from envs.vocabulary import split_words
 
 #: Task seeds are drawn below this.
@@ -77,9 +77,13 @@ class SimulatedSource:
             seen.update(dict.fromkeys(split_words(text, self.tags())))
         return (piece for piece in seen if piece not in self.tags())
 
+    def start(self, task: Task) -> Simulator:
+        """The untouched world of a task."""
+        return self._scenario(task.split, task.level, task.seed).start()
+
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
-            lambda task: self._scenario(task.split, task.level, task.seed).start(),
+            self.start,
             toolbox=self._toolbox,
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
