@@ -37,6 +37,7 @@ _FREE = (
     "warm_start.prefill",
     "weights",
     "eval",
+    "curriculum",
     "checkpoint.every",
     "checkpoint.keep_last",
     "checkpoint.keep_best",
