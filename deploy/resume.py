@@ -44,6 +44,7 @@ _FREE = (
     "warm_start.prefill",
     "weights",
     "eval",
+    "curriculum",
     "checkpoint.every",
     "checkpoint.keep_last",
     "checkpoint.keep_best",
