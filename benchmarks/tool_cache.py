@@ -18,6 +18,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder, where a file hides the package envs
+
 from cacherl.config import EnvSection, ToolCacheSection
 from envs.registry import load_source
 from envs.simulator import ToolResult

@@ -25,8 +25,7 @@ class ToolResult:
 
     Attributes:
         content: plain JSON values.
-        error: a short text, in place of `content`.
-        kind: of the error, as in `ToolCall.error`.
+        error: a short text, in place of `content`, with its `kind` as in `ToolCall.error`.
         tags: for the reward.
         lasting: the same call in the same state would give it again, so it may be recorded; false of an error that may pass.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cacherl.trajectory import Message, Tier
@@ -95,8 +95,6 @@ class SimulatedWorld:
 
     async def _recorded(self, key: CallKey) -> Recorded:
         result = await run_tool(self._simulator, key.tool, key.arguments)
-        if result.kind != "tool":  # what the sandbox ended might have come to an end on another day
-            result = replace(result, lasting=False)
         return Recorded(key=key, result=result, after=self._simulator.state())
 
     async def reply(self, text: str, *, finish_reason: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main() -> None:
-    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker  # type: ignore[import-not-found]
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
     spec = importlib.util.find_spec("bfcl_eval")
     assert spec is not None

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +139,7 @@ def test_replay_of_a_toolkit_that_was_never_recorded_says_what_to_do(tmp_path: P
 # MCP
 
 
-@pytest.fixture
-def calls_file(tmp_path: Path) -> Path:
-    return tmp_path / "calls.txt"
-
-
-def test_mcp_recorded_once_and_replayed_without_its_server(
-    tmp_path: Path, calls_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mcp_recorded_once_and_replayed_without_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mcp")
     path = tmp_path / "mcp.jsonl"
     assert solved(make_mcp_weather(section(mode="record", path=path))) == ([1.0] * 3, {"live": 3})
@@ -158,9 +151,26 @@ def test_mcp_recorded_once_and_replayed_without_its_server(
     assert [spec.description for spec in replay.tools()] == ["How warm a city is."]
 
 
-def shelf(calls_file: Path, **cache: Any) -> LiveSource:
-    toolkit = McpToolkit("shelf", [sys.executable, str(MCP_SERVER), "shelf"], env={"MCP_CALLS": str(calls_file)}, timeout_s=10)
-    return LiveSource(section(**cache), "shelf", [toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")])
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A server with state, started anew by every live episode, and the file in which it notes its calls."""
+
+    toolkit: McpToolkit
+    calls: Path
+
+    def source(self) -> LiveSource:
+        return LiveSource(
+            section(mode="record_replay"), "shelf", [self.toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")]
+        )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    pytest.importorskip("mcp")
+    calls = tmp_path_factory.mktemp("shelf") / "calls.txt"
+    calls.touch()
+    command = [sys.executable, str(MCP_SERVER), "shelf"]
+    return Shelf(McpToolkit("shelf", command, env={"MCP_CALLS": str(calls)}, timeout_s=30), calls)
 
 
 def put(key: str, value: int) -> PlannedCall:
@@ -170,9 +180,8 @@ def put(key: str, value: int) -> PlannedCall:
 LOOK = PlannedCall(name="look", arguments={})
 
 
-def test_an_mcp_server_with_state_begins_anew_in_every_episode(calls_file: Path) -> None:
-    pytest.importorskip("mcp")
-    source = shelf(calls_file, mode="record_replay")
+def test_an_mcp_server_with_state_begins_anew_in_every_episode(shelf: Shelf) -> None:
+    source = shelf.source()
     assert [(spec.name, spec.read_only) for spec in source.tools()] == [
         ("put", False),
         ("look", True),
@@ -186,22 +195,19 @@ def test_an_mcp_server_with_state_begins_anew_in_every_episode(calls_file: Path)
         ('{"held":{"b":2}}', None, "live"),
     ]
     assert told(acted(source, [put("b", 2), LOOK])) == [('{"held":{"b":2}}', None, "exact")] * 2
-    before = calls_file.read_text()
+    before = shelf.calls.read_text()
     assert told(acted(source, [put("b", 2), put("c", 3)]))[1] == ('{"held":{"b":2,"c":3}}', None, "live")
-    assert calls_file.read_text().removeprefix(before) == "put b 2\nput c 3\n"  # what was served is made up for
+    assert shelf.calls.read_text().removeprefix(before) == "put b 2\nput c 3\n"  # what was served is made up for
 
 
-def test_an_error_of_an_mcp_tool_may_pass_and_a_server_that_dies_is_a_failure_of_the_world(calls_file: Path) -> None:
-    pytest.importorskip("mcp")
-    source = shelf(calls_file, mode="record_replay")
+def test_an_error_of_an_mcp_tool_may_pass_and_a_server_that_dies_is_a_failure_of_the_world(shelf: Shelf) -> None:
+    source, before = shelf.source(), shelf.calls.read_text()
     drop, vanish = PlannedCall(name="drop", arguments={"key": "x"}), PlannedCall(name="vanish", arguments={})
-    for _ in range(2):
-        (step,) = acted(source, [drop])
+    first, second, *dead = [*acted(source, [drop]), *acted(source, [drop, vanish, LOOK])]
+    for step in (first, second):
         assert (step.calls[0].error, step.calls[0].tier) == ("tool", "live")
-    assert calls_file.read_text() == "drop x\n" * 2
-    steps = acted(source, [vanish, LOOK])
-    assert [step.calls[0].error for step in steps] == ["transient", "transient"]
-    assert told(acted(source, [LOOK])) == [('{"held":{}}', None, "live")]
+    assert [step.calls[0].error for step in dead] == ["transient", "transient"]
+    assert shelf.calls.read_text().removeprefix(before) == "drop x\ndrop x\nvanish\n"
 
 
 def test_a_command_that_is_no_mcp_server_is_a_fault_that_names_it() -> None:

@@ -59,7 +59,7 @@ def tool_specs(suite: str) -> tuple[ToolSpec, ...]:
 @cache
 def runtime(suite: str) -> Any:
     """agentdojo's runtime of a suite's functions; it holds no state of an episode."""
-    from agentdojo.functions_runtime import FunctionsRuntime  # type: ignore[import-not-found, unused-ignore]
+    from agentdojo.functions_runtime import FunctionsRuntime
 
     return FunctionsRuntime(_suites()[suite].tools)
 

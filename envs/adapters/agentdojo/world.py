@@ -56,7 +56,7 @@ class DojoWorld:
         self._calls: list[Any] = []
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        from agentdojo.functions_runtime import FunctionCall  # type: ignore[import-not-found, unused-ignore]
+        from agentdojo.functions_runtime import FunctionCall
 
         self._calls.append(FunctionCall(function=name, args=dict(arguments)))
         result, error = runtime(self._item.suite).run_function(self._environment, name, dict(arguments))

@@ -53,7 +53,7 @@ class Apis:
         return all(
             getattr(self._instances[name], attribute) == value
             for name, instance in other._instances.items()
-            for attribute, value in vars(instance).items()
+            for attribute, value in instance.__dict__.items()
             if not attribute.startswith("_")
         )
 
