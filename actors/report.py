@@ -26,6 +26,7 @@ class EpisodeSummary:
         code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
     """
 
+    family: str
     level: int
     outcome: float
     total_reward: float
@@ -42,6 +43,7 @@ class EpisodeSummary:
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
         calls = [call for turn in trajectory.turns for call in turn.calls]
         return cls(
+            family=trajectory.family,
             level=trajectory.level,
             outcome=trajectory.outcome,
             total_reward=trajectory.total_reward,
@@ -120,10 +122,17 @@ def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
 
 
 def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Held-out success, overall and per level, with tool errors and length per episode."""
+    """Held-out success, overall, per level and, where there are several, per family, with tool errors and length."""
     levels = sorted({episode.level for episode in episodes})
+    families = sorted({episode.family for episode in episodes})
     return {
         "eval/success": fmean(e.outcome for e in episodes),
         "eval/tool_errors": fmean(e.tool_errors for e in episodes),
         "eval/length": fmean(e.sampled_tokens for e in episodes),
-    } | {f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels}
+        **{f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels},
+        **{
+            f"eval/success/{family}": fmean(e.outcome for e in episodes if e.family == family)
+            for family in families
+            if len(families) > 1
+        },
+    }

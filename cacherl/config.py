@@ -130,10 +130,17 @@ class SandboxSection(Section):
 class EnvSection(Section):
     """Tasks and tools."""
 
-    name: str = "research"
-    levels: tuple[int, ...] = Field((1, 2, 3), min_length=1)
+    name: str = Field(
+        "research", description="a family of `cacherl env list`, 'package.module:Name' of your own, or a mix: 'research*2+trip'"
+    )
+    settings: dict[str, Any] = Field({}, description="what this environment can be told; it validates them itself")
+    levels: tuple[int, ...] | None = Field(
+        None, min_length=1, description="difficulties to train and to evaluate on; null: all of split 'train'"
+    )
     train_tasks: int | None = Field(
-        None, ge=1, description="distinct training tasks, played in turn; null: no task comes twice"
+        None,
+        ge=1,
+        description="distinct training tasks (with a curriculum: of each level), played in turn; null: no end of them",
     )
     action_format: Literal["cacherl", "hermes", "llama3", "mistral"] = Field(
         "cacherl", description="how tool calls are written; the form that the model was trained on"
@@ -148,6 +155,27 @@ class EnvSection(Section):
     max_turns: int = Field(16, ge=1)
     tool_cache: ToolCacheSection = ToolCacheSection()
     sandbox: SandboxSection = SandboxSection()
+
+
+class CurriculumSection(Section):
+    """Training tasks by what the policy can do; off: the levels alternate."""
+
+    enabled: bool = False
+    raise_above: float = Field(0.7, gt=0, lt=1, description="rolling success of a level above which the next one begins")
+    lower_below: float = Field(0.2, ge=0, lt=1, description="rolling success of a level below which the one before returns")
+    window: int = Field(32, ge=1, description="latest groups of a level over which its success is rolling")
+    review: float = Field(0.2, ge=0, lt=1, description="share of fresh tasks from lower levels")
+    revisit: float = Field(0.25, ge=0, lt=1, description="share of groups that repeat a task whose last group had variance")
+    remembered: int = Field(256, ge=1, description="tasks kept to be repeated, the latest")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CurriculumSection:
+        if self.lower_below >= self.raise_above:
+            raise ValueError(f"lower_below {self.lower_below} must be below raise_above {self.raise_above}")
+        changed = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+        if changed and not self.enabled:
+            raise ValueError(f"{', '.join(changed)} does nothing while enabled is false")
+        return self
 
 
 class RolloutSection(Section):
@@ -366,6 +394,7 @@ class RunConfig(Section):
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
     env: EnvSection = EnvSection()
+    curriculum: CurriculumSection = CurriculumSection()
     rollout: RolloutSection = RolloutSection()
     actors: ActorsSection = ActorsSection()
     reward: RewardSection = RewardSection()

@@ -42,7 +42,7 @@ from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
-from envs.registry import load_source
+from envs.preflight import ready_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -82,7 +82,7 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
     composer_of(config, source)
     FreshPriority(config)
     with sole_session(config):

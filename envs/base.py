@@ -223,7 +223,11 @@ class TaskSource(Protocol):
         """
 
     def solution(self, task: Task) -> Solution:
-        """How to solve `task`: for oracles and demonstrations, never shown to the policy."""
+        """How to solve `task`: for oracles and demonstrations, never shown to the policy.
+
+        Raises:
+            NoSolutionError: nobody knows.
+        """
 
     def tags(self) -> tuple[str, ...]:
         """Marks that a word-level tokenizer must split off first, as single tokens."""

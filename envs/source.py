@@ -14,7 +14,7 @@ from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
-from envs.simulator import Family, Scenario
+from envs.simulator import Family, Scenario, Simulator
 from envs.tool_cache.cache import open_cache
 from envs.vocabulary import split_words
 from envs.world import SimulatedWorld
@@ -80,6 +80,10 @@ class SimulatedSource:
             seen.update(dict.fromkeys(split_words(text, self.tags())))
         return (piece for piece in seen if piece not in self.tags())
 
+    def start(self, task: Task) -> Simulator:
+        """The untouched world of a task."""
+        return self._scenario(task.split, task.level, task.seed).start()
+
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
             self._world,
@@ -90,8 +94,7 @@ class SimulatedSource:
         )
 
     def _world(self, task: Task) -> SimulatedWorld:
-        simulator = self._scenario(task.split, task.level, task.seed).start()
-        return SimulatedWorld(simulator, task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
+        return SimulatedWorld(self.start(task), task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
 
     def _build(self, split: str, level: int, seed: int) -> Scenario:
         return self._family.build(split=split, level=level, seed=seed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cacherl.errors import ConfigError, EnvironmentFault
+from cacherl.errors import ConfigError, EnvironmentFault, NoSolutionError
 from cacherl.trajectory import Message
 from envs.base import ParsedCall, PlannedCall, Solution
 from envs.world import Served
@@ -118,6 +118,6 @@ def no_solution(_: Any) -> Solution:
     """Of tasks that nobody but the policy solves.
 
     Raises:
-        ConfigError: always.
+        NoSolutionError: always.
     """
-    raise ConfigError("this environment knows no solutions, so there are no demonstrations; set warm_start.updates=0")
+    raise NoSolutionError("this environment knows no solutions, so there are no demonstrations; set warm_start.updates=0")

@@ -52,6 +52,7 @@ def monitor(clock: Clock, tmp_path: Path) -> Iterator[Monitor]:
 
 def episode(**changes: Any) -> EpisodeSummary:
     fields: dict[str, Any] = {
+        "family": "trip",
         "level": 1,
         "outcome": 1.0,
         "total_reward": 0.9,
@@ -171,6 +172,12 @@ def test_a_summary_is_the_trajectory_in_numbers() -> None:
     summary = EpisodeSummary.of(two_turns())
     assert (summary.level, summary.outcome, summary.turns, summary.sampled_tokens, summary.end) == (2, 1.0, 2, 5, "terminated")
     assert summary.total_reward == pytest.approx(sum(summary.reward_parts.values()))
+
+
+def test_held_out_success_per_family_of_a_mix() -> None:
+    episodes = [episode(family=family, outcome=outcome) for family, outcome in (("trip", 1.0), ("trip", 0.0), ("data", 1.0))]
+    metrics = eval_metrics(episodes)
+    assert (metrics["eval/success/trip"], metrics["eval/success/data"]) == (0.5, 1.0)
 
 
 def test_held_out_success_overall_and_per_level() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from envs.adapters.bfcl.package import Entry, api_class, tool_specs
 
 #: Arguments that would keep the processor busy for ever. Tool -> argument -> largest magnitude.
-_CAPS = {
+_CAPS: dict[str, dict[str, float]] = {
     "power": {"exponent": 1000, "base": 1e12},
     "square_root": {"precision": 1000},
     "logarithm": {"precision": 1000},
