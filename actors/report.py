@@ -11,6 +11,8 @@ from typing import get_args
 from cacherl.reward_settings import JUDGE, JUDGE_MISSING
 from cacherl.trajectory import Tier, Trajectory
 
+_CODE_ENDED = ("overtime", "memory", "crash")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSummary:
@@ -21,8 +23,10 @@ class EpisodeSummary:
         turns, sampled_tokens, tool_calls, tool_errors: counts.
         end: 'terminated', or the reason of the truncation.
         tiers: (tool, tier) -> results that came from that tier; empty without a tool-result cache.
+        code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
     """
 
+    family: str
     level: int
     outcome: float
     total_reward: float
@@ -33,11 +37,13 @@ class EpisodeSummary:
     tool_errors: int
     end: str
     tiers: Mapping[tuple[str, Tier], int] = field(default_factory=dict)
+    code_ended: int = 0
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
         calls = [call for turn in trajectory.turns for call in turn.calls]
         return cls(
+            family=trajectory.family,
             level=trajectory.level,
             outcome=trajectory.outcome,
             total_reward=trajectory.total_reward,
@@ -48,6 +54,7 @@ class EpisodeSummary:
             tool_errors=sum(not call.ok for call in calls),
             end=trajectory.status.reason or trajectory.status.kind,
             tiers=Counter((call.name, call.tier) for call in calls if call.tier is not None),
+            code_ended=sum(call.error in _CODE_ENDED for call in calls),
         )
 
 
@@ -80,6 +87,7 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
         "rollout/turns": fmean(e.turns for e in episodes),
         "rollout/sampled_tokens": fmean(e.sampled_tokens for e in episodes),
         "rollout/tool_errors": fmean(e.tool_errors for e in episodes),
+        "rollout/code_ended": fmean(e.code_ended for e in episodes),
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
     }
     parts = sorted({name for episode in episodes for name in episode.reward_parts})
@@ -90,12 +98,14 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
 
 
 def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:
-    """Over the episodes that have the part: where the judge failed there is no score, which is not a score of 0."""
-    return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
+    """A part that an episode lacks is 0 there; but where the judge failed there is no score, which is not a score of 0."""
+    if name in (JUDGE, JUDGE_MISSING):
+        return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
+    return fmean(e.reward_parts.get(name, 0.0) for e in episodes)
 
 
 def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Share of each tier among the tool results of `episodes`, of all tools and of each; empty without a tool-result cache."""
+    """Share of each tier among the tool results of `episodes`, of all tools and of each; nothing without such a cache."""
     counts: Counter[tuple[str, Tier]] = Counter()
     for episode in episodes:
         counts.update(episode.tiers)
@@ -112,10 +122,17 @@ def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
 
 
 def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Held-out success, overall and per level, with tool errors and length per episode."""
+    """Held-out success, overall, per level and, where there are several, per family, with tool errors and length."""
     levels = sorted({episode.level for episode in episodes})
+    families = sorted({episode.family for episode in episodes})
     return {
         "eval/success": fmean(e.outcome for e in episodes),
         "eval/tool_errors": fmean(e.tool_errors for e in episodes),
         "eval/length": fmean(e.sampled_tokens for e in episodes),
-    } | {f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels}
+        **{f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels},
+        **{
+            f"eval/success/{family}": fmean(e.outcome for e in episodes if e.family == family)
+            for family in families
+            if len(families) > 1
+        },
+    }

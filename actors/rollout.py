@@ -143,10 +143,15 @@ class Rollout:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._scoring, self._scorer.score, members, request.scales)
 
-    async def each(self, tasks: Sequence[Task], *, label: str) -> list[Trajectory | CacheRLError]:
-        """Play one episode of each task, in order, unscored; the last error where infrastructure failed every attempt."""
+    async def each(self, tasks: Sequence[Task], *, label: str, seed: int) -> list[Trajectory | CacheRLError]:
+        """Play one episode of each task, in order, unscored; the last error where infrastructure failed every attempt.
+
+        Args:
+            label: tells these episodes from others of the same tasks.
+            seed: fixes the tools' noise and the sampling of every episode, whatever its label.
+        """
         members = [
-            Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(label, task.task_id))
+            Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(seed, task.task_id))
             for task in tasks
         ]
         return list(await asyncio.gather(*map(self._attempt, members)))

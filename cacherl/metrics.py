@@ -189,7 +189,7 @@ declare(
     checkpoint/bytes           | bytes         | last | its size
     checkpoint/seconds         | s             | last | from its begin until it was complete
     eval/success               | fraction      | last | greedy success on held-out tasks
-    eval/success/*             | fraction      | last | the same, per level
+    eval/success/*             | fraction      | last | the same, per level; in a mix also per family
     eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
     eval/length                | tokens        | last | sampled tokens per held-out episode
     rollout/success            | fraction      | mean | raw outcome of training episodes
@@ -199,6 +199,7 @@ declare(
     rollout/truncated          | fraction      | mean | episodes ended by a limit
     rollout/failed             | episodes      | sum  | episodes lost to infrastructure
     rollout/tool_errors        | calls/episode | mean | failed tool calls per episode
+    rollout/code_ended         | calls/episode | mean | calls whose code the sandbox ended: too long, too large, crashed
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
@@ -206,9 +207,15 @@ declare(
     tool_cache/hit_rate        | fraction      | mean | tool results that were served from the tool-result cache
     tool_cache/live            | fraction      | mean | tool results that the tools themselves gave
     tool_cache/exact           | fraction      | mean | tool results recorded for the same call in the same state
-    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form or similar enough
-    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool
+    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form, or similar
+    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool in the state
     tool_cache/tool/*          | fraction      | mean | the same, per tool and tier
+    curriculum/level           | level         | last | level that most training tasks are drawn from
+    curriculum/level/*         | level         | last | the same, per family of a mix
+    curriculum/success/*       | fraction      | last | rolling success of fresh training tasks, per level (of each family)
+    curriculum/variance/*      | fraction      | last | latest groups whose members differ, per level (of each family)
+    curriculum/remembered      | tasks         | last | tasks kept to be played again, because their last group had variance
+    curriculum/remembered/*    | tasks         | last | the same, per family of a mix
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
     reward_weight/*            | reward        | last | weight of a reward component at the moment, schedule included
     reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch

@@ -51,7 +51,8 @@ class ToolCall:
         name: the tool's name as the model wrote it ('' when unreadable).
         arguments: the parsed JSON object ({} when unreadable).
         ok: the tool ran and returned a result.
-        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'unrecorded', 'tool'), None if ok.
+        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'unrecorded', 'tool'; of code in
+            the sandbox also 'overtime', 'memory' and 'crash'), None when ok.
         repairs: names of the recorded repairs that the parser made to the text.
         tags: facts that the environment states about the call for the reward ('needed', 'first', 'repeat', ...).
         seconds: how long the call took, including simulated latency.

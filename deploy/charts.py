@@ -65,6 +65,14 @@ SECTIONS = (
         ),
     ),
     Section(
+        question="What is it given to do?",
+        charts=(
+            Chart(title="Level of the curriculum", patterns=("curriculum/level", "curriculum/level/*")),
+            Chart(title="Each level of it", patterns=("curriculum/success/*", "curriculum/variance/*"), axis=_SHARE),
+            Chart(title="Tasks to be played again", patterns=("curriculum/remembered", "curriculum/remembered/*")),
+        ),
+    ),
+    Section(
         question="What does the reward pay for?",
         charts=(
             Chart(title="Share of the variance within groups", patterns=("reward_batch/variance_share/*",)),
@@ -144,25 +152,33 @@ def _draw(chart: Chart, lines: tuple[Series, ...]) -> Drawing:
     figure = go.Figure()
     for colour, line in zip(_cycle(len(lines)), lines, strict=True):
         figure.add_trace(_trace(line, colour, chart.stacked))
+    style(figure, x="update", y="" if declared[0].unit == "1" else declared[0].unit)
+    figure.update_layout(
+        hovermode="x unified",
+        showlegend=len(lines) > 1,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        yaxis={"range": chart.axis or _flat_range(lines)},
+    )
+    return Drawing(title=chart.title, html=fragment(figure), metrics=declared)
+
+
+def style(figure: go.Figure, *, x: str, y: str) -> None:
+    """Give a figure the look and the size of all charts; `x` and `y` name its axes."""
     figure.update_layout(
         height=_HEIGHT,
         margin={"l": 56, "r": 12, "t": 8, "b": 36},
         font={"family": "system-ui, sans-serif", "size": 12, "color": _INK},
         plot_bgcolor="white",
         paper_bgcolor="white",
-        hovermode="x unified",
-        showlegend=len(lines) > 1,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
-        xaxis={"title": {"text": "update"}, "gridcolor": _GRID, "zeroline": False},
-        yaxis={
-            "title": {"text": "" if declared[0].unit == "1" else declared[0].unit},
-            "gridcolor": _GRID,
-            "zerolinecolor": _GRID,
-            "range": chart.axis or _flat_range(lines),
-        },
+        xaxis={"title": {"text": x}, "gridcolor": _GRID, "zeroline": False},
+        yaxis={"title": {"text": y}, "gridcolor": _GRID, "zerolinecolor": _GRID},
     )
-    html = figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True})
-    return Drawing(title=chart.title, html=html, metrics=declared)
+
+
+def fragment(figure: go.Figure) -> str:
+    """A figure as HTML that needs plotly.js on its page."""
+    config = {"displayModeBar": False, "responsive": True}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
 
 
 def _trace(line: Series, colour: str, stacked: bool) -> go.Scatter:

@@ -39,10 +39,10 @@ from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
-from deploy.terminal import own_terminal
+from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
-from envs.registry import load_source
+from envs.preflight import ready_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -82,13 +82,13 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
     composer_of(config, source)
     FreshPriority(config)
     with sole_session(config):
         directory = RunDirectory(config)
         checkpoint = _store(config, directory).newest() if directory.resumed else None
-        _log_to(directory.logs / "driver.log")
+        log_to(directory.logs / "driver.log")
         with own_terminal(directory.logs / "driver.log") as console:
             summary = _watched(config, source, directory, checkpoint, console)
         directory.write_json("summary.json", asdict(summary))
@@ -341,14 +341,3 @@ def _sinks(config: RunConfig, directory: RunDirectory, resume_after: int | None)
     if config.metrics.ray:
         sinks.append(RayMetricSink(config.run.name))
     return sinks
-
-
-def _log_to(path: Path) -> None:
-    """Send this process's log records, third-party ones included, to a file instead of the terminal."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    logging.captureWarnings(True)

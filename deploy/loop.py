@@ -74,7 +74,7 @@ class Loop:
         await self.checkpointer.finish()
 
     def _on_report(self, report: GroupReport) -> None:
-        self.stream.finished(report.group_id)
+        self.stream.observe(report)
         self.monitor.on_report(report)
 
     async def _updates(self) -> None:
@@ -92,7 +92,8 @@ class Loop:
                 metrics["time/publish"] = await self._publish()
             rollouts = self.monitor.drain()
             self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
-            metrics |= rollouts | self.rewards.metrics | self.checkpointer.drain() | await self._pool_metrics()
+            metrics |= rollouts | self.rewards.metrics | self.stream.metrics()
+            metrics |= self.checkpointer.drain() | await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
             metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])

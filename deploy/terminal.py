@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -30,3 +31,14 @@ def own_terminal(log: Path) -> Iterator[Console]:
             os.dup2(stderr, 2)
             os.close(stdout)
             os.close(stderr)
+
+
+def log_to(path: Path) -> None:
+    """Send this process's log records, third-party ones included, to a file instead of the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, ToolCall
-from envs.answer import read_answer
 from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec
 from envs.jsontext import compact
 from envs.noise import ToolNoise
-from envs.observation import TRANSIENT, render_error
-from envs.schema import Toolbox
-from envs.world import NoResultError, World, state_hash
+from envs.observation import TRANSIENT, NoResultError, render_error
+from envs.simulator import Promising
+from envs.world import World, state_hash
 
 
 class SimulatedEnv:
     """Reads calls, refuses bad ones, lets good ones fail or wait as the seed says, and runs them in the world.
 
-    The seeded noise comes before the tool-result cache: a failure is never recorded, and the same calls fail whatever is. Latency is
-    waited for only where a tool is really called. Calls of one turn run in order. A refused call is answered with an error and never ends the episode; a turn without
-    any call does.
+    Calls of one turn run in order. A refused call is answered with an error and never ends the episode. A turn without any
+    call is for the world to reply to.
+
+    The seeded noise comes before the tool-result cache: a failure is never recorded, and the same calls fail whatever is in it.
+    Latency is waited for only where a tool is really called.
 
     Args:
         start: the untouched world of a task.
+        tools: those that may be called.
         failure_rate, latency_s: see `ToolNoise`.
     """
 
@@ -33,13 +35,13 @@ class SimulatedEnv:
         self,
         start: Callable[[Task], World],
         *,
-        toolbox: Toolbox,
+        tools: Sequence[ToolSpec],
         action_format: ActionFormat,
         failure_rate: float,
         latency_s: float,
     ) -> None:
         self._start = start
-        self._toolbox = toolbox
+        self._tools = tuple(tools)
         self._format = action_format
         self._failure_rate = failure_rate
         self._latency_s = latency_s
@@ -48,7 +50,7 @@ class SimulatedEnv:
         self._outcome: float | None = None
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        return self._toolbox.specs
+        return self._tools
 
     async def reset(self, task: Task, *, rollout_seed: int) -> None:
         await self.close()
@@ -59,18 +61,11 @@ class SimulatedEnv:
 
     async def step(self, text: str, *, finish_reason: str = "stop") -> EnvStep:
         task, world = self._running()
-        before, potential = state_hash(task.task_id, world.state()), world.potential()
+        before = state_hash(task.task_id, world.state())
+        potential = world.potential() if isinstance(world, Promising) else None
         parsed = self._format.parse(text, finish_reason=finish_reason)
         if not parsed:
-            self._outcome = world.answer(read_answer(text, finish_reason=finish_reason))
-            return EnvStep(
-                messages=(),
-                calls=(),
-                terminated=True,
-                outcome=self._outcome,
-                state_hash=before,
-                potential=potential,
-            )
+            return self._replied(await world.reply(text, finish_reason=finish_reason), before, potential)
         calls, messages = [], []
         for item in parsed:
             call, content = await self._run(world, item)
@@ -86,13 +81,19 @@ class SimulatedEnv:
             potential=potential,
         )
 
+    def _replied(self, reply: float | tuple[Message, ...], before: str, potential: float | None) -> EnvStep:
+        facts: dict[str, Any] = {"calls": (), "state_hash": before, "potential": potential}
+        if isinstance(reply, tuple):
+            return EnvStep(messages=reply, terminated=False, outcome=None, **facts)
+        self._outcome = float(reply)
+        return EnvStep(messages=(), terminated=True, outcome=self._outcome, **facts)
+
     async def _run(self, world: World, item: ParsedCall) -> tuple[ToolCall, str]:
         if item.problem is not None:
             return _failed(item, "parse"), render_error(item.problem)
-        if item.name not in self._toolbox:
-            return _failed(item, "unknown_tool"), render_error(self._toolbox.unknown)
-        if problem := self._toolbox.problem(item.name, item.arguments):
-            return _failed(item, "arguments"), render_error(problem)
+        if refusal := world.refusal(item.name, item.arguments):
+            kind, text = refusal
+            return _failed(item, kind), render_error(text)
         fails, latency_s = self._noise.draw()
         if fails:
             await _wait(latency_s)
@@ -110,7 +111,7 @@ class SimulatedEnv:
             name=item.name,
             arguments=item.arguments,
             ok=result.error is None,
-            error=None if result.error is None else "tool",
+            error=None if result.error is None else result.kind,
             repairs=item.repairs,
             tags=result.tags,
             seconds=latency_s + served.seconds,

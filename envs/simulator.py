@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,21 +25,22 @@ class ToolResult:
 
     Attributes:
         content: plain JSON values.
-        error: a short text, in place of `content`.
+        error: a short text, in place of `content`, with its `kind` as in `ToolCall.error`.
         tags: for the reward.
         lasting: the same call in the same state would give it again, so it may be recorded; false of an error that may pass.
     """
 
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    kind: str = "tool"
     tags: tuple[str, ...] = ()
     lasting: bool = True
 
 
 class Simulator(Protocol):
-    """The world of one episode. Pure: no I/O, no clock, no randomness."""
+    """The world of one episode. Pure: no I/O, no clock, no randomness; or else a `HeldSimulator` whose calls are awaited."""
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
         """Run a tool. The arguments are valid by its schema."""
 
     def answer(self, value: str | None) -> float:
@@ -57,10 +58,30 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class Promising(Protocol):
-    """A simulator that can tell how far an episode has come."""
+    """A simulator, or a world, that can tell how far an episode has come."""
 
-    def potential(self) -> float:
-        """How promising the present state is, in [0, 1]; a function of task and state alone."""
+    def potential(self) -> float | None:
+        """How promising the present state is, in [0, 1]; a function of task and state alone. None: it cannot tell after all."""
+
+
+@runtime_checkable
+class HeldSimulator(Protocol):
+    """A simulator that holds something beyond its memory: a session of the sandbox."""
+
+    async def close(self) -> None:
+        """Release it; the episode is over. Repeated calls are harmless."""
+
+
+async def run_tool(simulator: Simulator, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """Call a tool, and wait for its result if it is not there at once."""
+    result = simulator.call(name, arguments)
+    return result if isinstance(result, ToolResult) else await result
+
+
+async def release(simulator: Simulator) -> None:
+    """Let go of what a simulator holds, if anything."""
+    if isinstance(simulator, HeldSimulator):
+        await simulator.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

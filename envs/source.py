@@ -14,7 +14,7 @@ from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
-from envs.simulator import Family, Scenario
+from envs.simulator import Family, Scenario, Simulator
 from envs.tool_cache.cache import open_cache
 from envs.vocabulary import split_words
 from envs.world import SimulatedWorld
@@ -39,7 +39,6 @@ class SimulatedSource:
         self._toolbox = Toolbox(family.tools)
         self._format = action_format(section.action_format)
         self._cache = open_cache(section.tool_cache)
-        self._read_only = frozenset(spec.name for spec in family.tools if spec.read_only)
         self._scenario = lru_cache(maxsize=_KEPT)(self._build)
 
     @property
@@ -81,18 +80,21 @@ class SimulatedSource:
             seen.update(dict.fromkeys(split_words(text, self.tags())))
         return (piece for piece in seen if piece not in self.tags())
 
+    def start(self, task: Task) -> Simulator:
+        """The untouched world of a task."""
+        return self._scenario(task.split, task.level, task.seed).start()
+
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
             self._world,
-            toolbox=self._toolbox,
+            tools=self._toolbox.specs,
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
             latency_s=self._section.latency_s,
         )
 
     def _world(self, task: Task) -> SimulatedWorld:
-        simulator = self._scenario(task.split, task.level, task.seed).start()
-        return SimulatedWorld(simulator, task_id=task.task_id, read_only=self._read_only, cache=self._cache)
+        return SimulatedWorld(self.start(task), task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
 
     def _build(self, split: str, level: int, seed: int) -> Scenario:
         return self._family.build(split=split, level=level, seed=seed)
@@ -122,5 +124,5 @@ class SimulatedSource:
                 scenario = self._scenario(TRAIN, level, seed)
                 yield scenario.prompt
                 yield render_answer(scenario.solution.answer)
-                yield from (self._format.render([step.call]) for step in scenario.solution.steps)
-                yield self._format.render([step.call for step in scenario.solution.steps[:2]])
+                yield from (self._format.render([call]) for call in scenario.solution.calls)
+                yield self._format.render(scenario.solution.calls[:2])

@@ -5,34 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from cacherl.trajectory import Tier
+from cacherl.trajectory import Message, Tier
+from envs.answer import read_answer
 from envs.jsontext import canonical
-from envs.observation import TRANSIENT, UNRECORDED
-from envs.simulator import Promising, Simulator, ToolResult
+from envs.schema import Toolbox
+from envs.simulator import Promising, Simulator, ToolResult, release, run_tool
 from envs.tool_cache.cache import ToolCache
 from envs.tool_cache.entry import CallKey, Recorded
-
-Failure = Literal["transient", "timeout", "unrecorded"]
-
-
-class NoResultError(Exception):
-    """A call that got no result, for no fault of whoever made it.
-
-    Args:
-        kind: 'transient' and 'timeout': the same call may be made again; 'unrecorded': nothing recorded matches it, and no tool
-            may be called.
-    """
-
-    def __init__(self, kind: Failure) -> None:
-        super().__init__(kind)
-        self.kind = kind
-
-    @property
-    def text(self) -> str:
-        """What the agent is told."""
-        return UNRECORDED if self.kind == "unrecorded" else TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +33,21 @@ class Served:
 class World(Protocol):
     """One episode's world."""
 
+    def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Why a call cannot be made: kind of failure ('unknown_tool', 'arguments') and what to tell the agent; else None."""
+
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
-        """Run a tool. The arguments are valid by its schema.
+        """Run a tool. The call is not one of those refused.
 
         Raises:
             NoResultError: it gave no result.
         """
 
-    def answer(self, value: str | None) -> float:
-        """Verdict in [0, 1] on a final answer; None: the turn stated none."""
+    async def reply(self, text: str, *, finish_reason: str) -> float | tuple[Message, ...]:
+        """What a turn without a call leads to: the verdict in [0, 1], which ends the episode, or what the user says next."""
 
     def verdict(self) -> float:
         """Verdict in [0, 1] if the episode were cut off now."""
-
-    def potential(self) -> float | None:
-        """How promising the present state is, in [0, 1]; None: the world does not say."""
 
     def state(self) -> dict[str, Any]:
         """Everything that calls have changed, as plain JSON values: equal for equal situations."""
@@ -84,40 +65,40 @@ def state_hash(world: str, state: Any) -> str:
 
 
 class SimulatedWorld:
-    """The world of a simulator, its results served from a cache if there is one.
+    """The world of a simulator, its results served from a cache if there is one. A turn without a call is the final answer.
 
-    A recorded result comes with the state that followed it, and the simulator is put into that state: the episode goes on as if the
-    recorded call had been made, so an exact hit changes nothing but the time it takes.
+    A recorded result comes with the state that followed it, and the simulator is put into that state: the episode goes on as if
+    the recorded call had been made, so an exact hit changes nothing but the time it takes.
 
     Args:
         task_id: of the task that fixes the world.
-        read_only: names of the tools that the wider tiers may serve.
     """
 
-    def __init__(
-        self, simulator: Simulator, *, task_id: str, read_only: frozenset[str] = frozenset(), cache: ToolCache | None = None
-    ) -> None:
+    def __init__(self, simulator: Simulator, *, task_id: str, toolbox: Toolbox, cache: ToolCache | None = None) -> None:
         self._simulator = simulator
         self._task_id = task_id
-        self._read_only = read_only
+        self._toolbox = toolbox
         self._cache = cache
+
+    def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+        return self._toolbox.refusal(name, arguments)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Served:
         if self._cache is None:
-            return Served(result=self._simulator.call(name, arguments))
+            return Served(result=await run_tool(self._simulator, name, arguments))
         state = self._simulator.state()
         key = CallKey(state=state_hash(self._task_id, state), tool=name, arguments=arguments)
-        if hit := await self._cache.find(key, read_only=name in self._read_only):
+        hit = await self._cache.serve(key, read_only=name in self._toolbox.read_only, call=lambda: self._recorded(key))
+        if hit.tier != "live":
             self._simulator.restore(hit.recorded.after)
-            return Served(result=hit.recorded.result, tier=hit.tier)
-        if not self._cache.live:
-            raise NoResultError("unrecorded")
-        result = self._simulator.call(name, arguments)
-        await self._cache.record(Recorded(key=key, result=result, after=self._simulator.state()))
-        return Served(result=result, tier="live")
+        return Served(result=hit.recorded.result, tier=hit.tier)
 
-    def answer(self, value: str | None) -> float:
-        return self._simulator.answer(value)
+    async def _recorded(self, key: CallKey) -> Recorded:
+        result = await run_tool(self._simulator, key.tool, key.arguments)
+        return Recorded(key=key, result=result, after=self._simulator.state())
+
+    async def reply(self, text: str, *, finish_reason: str) -> float:
+        return self._simulator.answer(read_answer(text, finish_reason=finish_reason))
 
     def verdict(self) -> float:
         return self._simulator.verdict()
@@ -132,4 +113,4 @@ class SimulatedWorld:
         self._simulator.restore(state)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        await release(self._simulator)

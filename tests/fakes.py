@@ -12,6 +12,7 @@ import numpy as np
 
 from actors.chat import Chat
 from actors.policy import Completion, FinishReason, Sampling
+from actors.report import EpisodeSummary, GroupReport
 from cacherl.trajectory import NO_VERSION, Message, Source, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
 from deploy.tiny_model import build_tokenizer
 from envs.base import EnvStep, Task, ToolSpec
@@ -52,6 +53,26 @@ def group_of(*members: Trajectory, **changes: Any) -> TrajectoryGroup:
     """A group of the task that `two_turns` belongs to."""
     fields: dict[str, Any] = {"group_id": "g", "task_id": "task", "trajectories": members}
     return TrajectoryGroup(**{**fields, **changes})
+
+
+def group_report(group_id: str, *outcomes: float, returns: tuple[float, ...] | None = None) -> GroupReport:
+    """A finished group of research episodes with these outcomes, and these total rewards, by default the same."""
+    episodes = tuple(
+        EpisodeSummary(
+            family="research",
+            level=1,
+            outcome=outcome,
+            total_reward=total,
+            reward_parts={},
+            turns=1,
+            sampled_tokens=1,
+            tool_calls=0,
+            tool_errors=0,
+            end="terminated",
+        )
+        for outcome, total in zip(outcomes, returns or outcomes, strict=True)
+    )
+    return GroupReport(group_id=group_id, actor="actor-0", push="ok", episodes=episodes)
 
 
 def task(number: int = 0, prompt: str = "Who?") -> Task:

@@ -1,7 +1,7 @@
 """`ToolCache`: the closest recorded result of a call, in three tiers, and the rule that keeps it correct.
 
-A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change the state
-are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
+A result is only ever served to a call in the *same state* of the same world: the state is part of every key. Calls that change
+the state are served exactly or not at all; read-only ones also by the wider tiers, where these are switched on:
 
     exact        the same arguments
     normalised   the same but for case, white space, the form of numbers, or declared arguments that are similar enough
@@ -11,17 +11,19 @@ are served exactly or not at all; read-only ones also by the wider tiers, where 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeVar
 
 from cacherl.config import ToolCacheSection
 from cacherl.trajectory import Tier
 from envs.jsontext import compact
+from envs.observation import NoResultError
 from envs.tool_cache.entry import CallKey, Recorded
 from envs.tool_cache.memory import MemoryStore
-from envs.tool_cache.normal import normal, similarity
+from envs.tool_cache.normal import normal, similarity_of_normal
 from envs.tool_cache.recording import Recording
 from envs.tool_cache.redis_store import RedisStore
 from envs.tool_cache.store import Store
@@ -38,6 +40,14 @@ class Hit:
     tier: Tier
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A call that is being made, and how many want its result."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
 class ToolCache:
     """The cache of one process, as `section` says; its mode is not 'off'."""
 
@@ -47,11 +57,41 @@ class ToolCache:
         self._records = section.mode != "replay"
         self._tiers = section.tiers
         self._similar = section.similar
+        self._flights: dict[str, _Flight] = {}
 
-    @property
-    def live(self) -> bool:
-        """Tools may be called where nothing recorded is served."""
-        return self._records
+    async def serve(self, key: CallKey, *, read_only: bool, call: Callable[[], Awaitable[Recorded]]) -> Hit:
+        """The closest recorded result, or what `call` gives, which is recorded if it is lasting; then the tier is 'live'.
+
+        Of several callers with the same key at the same time only one calls, unless its result is not to be had.
+
+        Raises:
+            NoResultError: nothing recorded matches and no tool may be called; or what `call` raises.
+        """
+        async with self._alone(key.exact):
+            if hit := await self.find(key, read_only=read_only):
+                return hit
+            if not self._records:
+                raise NoResultError("unrecorded")
+            recorded = await call()
+            if recorded.result.lasting:
+                await self.record(recorded)
+            return Hit(recorded=recorded, tier="live")
+
+    @asynccontextmanager
+    async def _alone(self, exact: str) -> AsyncIterator[None]:
+        """One at a time for a key, where the others can be served from what the first one gets."""
+        if not self._serves:
+            yield
+            return
+        flight = self._flights.setdefault(exact, _Flight())
+        flight.waiting += 1
+        try:
+            async with flight.lock:
+                yield
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting:
+                self._flights.pop(exact, None)
 
     async def find(self, key: CallKey, *, read_only: bool) -> Hit | None:
         """The closest recorded result that the tiers admit."""
@@ -102,33 +142,31 @@ class ToolCache:
         return self._nearest(key, lambda asked, known: _declared_similarity(asked, known, thresholds))
 
     def _nearest(self, key: CallKey, score: Callable[[Mapping[str, Any], Mapping[str, Any]], float]) -> Recorded | None:
-        """The recorded call of the same tool and state with the highest score above 0; of equals the most recently used."""
-        best, found = 0.0, None
-        for candidate in self._store.candidates(key.bucket):
-            value = score(key.arguments, candidate.key.arguments)
+        """The recorded call of the same tool and state whose normal form has the highest score above 0; of equals the most
+        recently used."""
+        best, nearest = 0.0, None
+        asked = normal(key.arguments)
+        for exact, known in self._store.candidates(key.bucket):
+            value = score(asked, known)
             if value > best:
-                best, found = value, candidate
-        return found
+                best, nearest = value, exact
+        return None if nearest is None else self._store.get(nearest)
 
 
 def _declared_similarity(asked: Mapping[str, Any], known: Mapping[str, Any], thresholds: Mapping[str, float]) -> float:
     """Mean similarity of the declared arguments; 0 if one is below its threshold, or any other argument is not the same."""
-    if asked.keys() != known.keys() or _rest(asked, thresholds) != _rest(known, thresholds):
+    if asked.keys() != known.keys() or any(asked[name] != known[name] for name in asked if name not in thresholds):
         return 0.0
-    declared = [(similarity(asked[name], known[name]), thresholds[name]) for name in asked if name in thresholds]
+    declared = [(similarity_of_normal(asked[name], known[name]), thresholds[name]) for name in asked if name in thresholds]
     if not declared or any(value < threshold for value, threshold in declared):
         return 0.0
     return fmean(value for value, _ in declared)
 
 
-def _rest(arguments: Mapping[str, Any], declared: Mapping[str, float]) -> Any:
-    return normal({name: value for name, value in arguments.items() if name not in declared})
-
-
 def _mean_similarity(asked: Mapping[str, Any], known: Mapping[str, Any]) -> float:
     """Over all arguments of either call, a missing one counting 0; slightly above 0 even if nothing is alike."""
     names = asked.keys() | known.keys()
-    total = sum(similarity(asked[name], known[name]) for name in asked.keys() & known.keys())
+    total = sum(similarity_of_normal(asked[name], known[name]) for name in asked.keys() & known.keys())
     return 1e-9 + total / len(names) if names else 1.0
 
 

@@ -69,6 +69,7 @@ class Recorded:
                 "arguments": dict(key.arguments),
                 "content": dict(result.content),
                 "error": result.error,
+                "kind": result.kind,
                 "tags": list(result.tags),
                 "after": self.after,
             }
@@ -85,7 +86,9 @@ class Recorded:
             value = json.loads(text)
             return cls(
                 key=CallKey(state=value["state"], tool=value["tool"], arguments=value["arguments"]),
-                result=ToolResult(content=value["content"], error=value["error"], tags=tuple(value["tags"])),
+                result=ToolResult(
+                    content=value["content"], error=value["error"], kind=value["kind"], tags=tuple(value["tags"])
+                ),
                 after=value["after"],
             )
         except (KeyError, TypeError) as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from envs.tool_cache.entry import Recorded
+from envs.tool_cache.normal import normal
 from envs.tool_cache.recording import Recording
-from envs.tool_cache.store import CANDIDATES
+from envs.tool_cache.store import CANDIDATES, Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +19,11 @@ class _Kept:
     line: str
     normalised: str
     bucket: str
+    arguments: Mapping[str, Any]
 
 
 class MemoryStore:
-    """Keeps lines of JSON, so that no two episodes ever get the same object.
+    """Keeps lines of JSON, so that no two episodes ever get the same object, and normal forms beside them, for near matches.
 
     Args:
         recording: read now; appended to by every `put`. None: nothing outlives the process.
@@ -59,9 +62,9 @@ class MemoryStore:
         exact = self._normalised.get(normalised)
         return None if exact is None else self.get(exact)
 
-    def candidates(self, bucket: str) -> list[Recorded]:
+    def candidates(self, bucket: str) -> list[Candidate]:
         latest = islice(reversed(self._buckets.get(bucket, {})), CANDIDATES)
-        return [Recorded.load(self._kept[exact].line) for exact in latest]
+        return [(exact, self._kept[exact].arguments) for exact in latest]
 
     def put(self, recorded: Recorded) -> None:
         line = recorded.dump()
@@ -94,7 +97,8 @@ class MemoryStore:
             return False
         if known is not None:
             self._drop(exact)
-        kept = _Kept(line, recorded.key.normalised, recorded.key.bucket)
+        key = recorded.key
+        kept = _Kept(line, key.normalised, key.bucket, normal(key.arguments))
         self._kept[exact] = kept
         self._normalised.setdefault(kept.normalised, exact)
         self._buckets.setdefault(kept.bucket, {})[exact] = None

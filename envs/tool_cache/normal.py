@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
@@ -30,17 +30,22 @@ def normal(value: Any) -> Any:
 def similarity(left: Any, right: Any) -> float:
     """In [0, 1]; 1 for values of one normal form, else for texts the Dice coefficient of their character trigrams, else 0.
 
-    Dice: Information Retrieval, van Rijsbergen 1979, chapter 3: 2 |A ∩ B| / (|A| + |B|), here over multisets.
+    Dice: Information Retrieval, van Rijsbergen 1979, chapter 3: 2 |A ∩ B| / (|A| + |B|).
     """
-    left, right = normal(left), normal(right)
+    return similarity_of_normal(normal(left), normal(right))
+
+
+def similarity_of_normal(left: Any, right: Any) -> float:
+    """`similarity` of values that are normal forms."""
     if left == right and isinstance(left, bool) == isinstance(right, bool):
         return 1.0
     if not (isinstance(left, str) and isinstance(right, str)):
         return 0.0
     a, b = _trigrams(left), _trigrams(right)
-    return 2 * (a & b).total() / (a.total() + b.total())
+    return 2 * len(a & b) / (len(a) + len(b))
 
 
-def _trigrams(text: str) -> Counter[str]:
+@lru_cache(maxsize=4096)
+def _trigrams(text: str) -> frozenset[str]:
     padded = f"  {text} "
-    return Counter(padded[i : i + 3] for i in range(len(padded) - 2))
+    return frozenset(padded[i : i + 3] for i in range(len(padded) - 2))

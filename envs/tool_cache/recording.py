@@ -1,7 +1,7 @@
 """`Recording`: recorded tool results as a file of JSON lines, which any number of processes of one machine append to.
 
-The first line states the form; every other one is a result (`Recorded.dump`) or a listing of a toolkit's tools. Of two lines for
-one call the later counts.
+The first line states the form; every other one is a result (`Recorded.dump`) or a listing of a toolkit's tools. Of two lines
+for one call the later counts.
 """
 
 from __future__ import annotations

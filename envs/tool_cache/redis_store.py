@@ -13,7 +13,8 @@ from redis.retry import Retry
 from cacherl.errors import ConfigError, EnvironmentFault, boundary
 from cacherl.replay_settings import without_password
 from envs.tool_cache.entry import Recorded
-from envs.tool_cache.store import CANDIDATES
+from envs.tool_cache.normal import normal
+from envs.tool_cache.store import CANDIDATES, Candidate
 
 _FOLDER = Path(__file__).parent
 _RETRIES = 3
@@ -55,15 +56,23 @@ class RedisStore:
     def get_normalised(self, normalised: str) -> Recorded | None:
         return self._fetch(normalised, "normalised")
 
-    def candidates(self, bucket: str) -> list[Recorded]:
+    def candidates(self, bucket: str) -> list[Candidate]:
         with boundary(EnvironmentFault, self._where):
             names = self._client.zrevrange(self._bucket_prefix + bucket, 0, CANDIDATES - 1)
             lines = self._client.hmget(self._keys[0], names) if names else []
-            return [Recorded.load(line) for line in lines if line is not None]
+            pairs = zip(names, lines, strict=True)
+            return [(name.decode(), normal(Recorded.load(line).key.arguments)) for name, line in pairs if line is not None]
 
     def put(self, recorded: Recorded) -> None:
         key = recorded.key
-        arguments = [key.exact, recorded.dump(), key.normalised, key.bucket, *self._limits, self._bucket_prefix]
+        arguments: list[str | int] = [
+            key.exact,
+            recorded.dump(),
+            key.normalised,
+            key.bucket,
+            *self._limits,
+            self._bucket_prefix,
+        ]
         with boundary(EnvironmentFault, self._where):
             self._put(keys=self._keys, args=arguments)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from envs.tool_cache.entry import Recorded
 
 #: Results of one tool in one state that are compared for a near match: the most recently used ones.
-CANDIDATES = 512
+CANDIDATES = 256
+
+#: A recorded call as `CallKey.exact` and the normal form of its arguments, which nobody may change.
+Candidate = tuple[str, Mapping[str, Any]]
 
 
 class Store(Protocol):
@@ -23,8 +26,8 @@ class Store(Protocol):
     def get_normalised(self, normalised: str) -> Recorded | None:
         """The result recorded first under a `CallKey.normalised`, and note its use."""
 
-    def candidates(self, bucket: str) -> list[Recorded]:
-        """At most `CANDIDATES` results under a `CallKey.bucket`."""
+    def candidates(self, bucket: str) -> list[Candidate]:
+        """At most `CANDIDATES` calls under a `CallKey.bucket`, the most recently used first."""
 
     def put(self, recorded: Recorded) -> None:
         """Keep a result, in place of an earlier one of the same call."""

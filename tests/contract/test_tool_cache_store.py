@@ -16,6 +16,7 @@ from envs.simulator import ToolResult
 from envs.tool_cache.cache import open_cache
 from envs.tool_cache.entry import CallKey, Recorded
 from envs.tool_cache.memory import MemoryStore
+from envs.tool_cache.normal import normal
 from envs.tool_cache.redis_store import RedisStore
 from replay_service.server import ReplayServer
 
@@ -52,7 +53,7 @@ def test_a_result_comes_back_whole_by_each_of_its_names(make_store: MakeStore) -
     assert store.get(one.key.exact) == one
     assert store.get(two.key.exact) == two
     assert store.get_normalised(CallKey(state="s", tool="read", arguments={"n": "1.50", "id": "d  1"}).normalised) == one
-    assert store.candidates(one.key.bucket) == [one, two]  # one was used last
+    assert store.candidates(one.key.bucket) == [(e.key.exact, normal(e.key.arguments)) for e in (one, two)]  # one was used last
     assert sorted(entry.after["n"][0] for entry in store.results()) == [1, 2]
     assert store.get(recorded(1, state="t").key.exact) is None
     assert store.candidates(recorded(1, state="t").key.bucket) == []

@@ -19,8 +19,9 @@ def test_a_planted_reward_for_every_call_raises_the_alarm(tmp_path: Path) -> Non
         f"run.dir={tmp_path}",
         f"warm_start.cache_dir={tmp_path}/cache",
         "env.name=paying_env:paying",
-        "reward.tool_use=0.3",
-        "reward.allow_domination=true",  # the config check would refuse it, and that is the first line of defence
+        "reward.tool_use=1.0",
+        "reward.step_penalty=0",
+        "reward.allow_domination=true",  # without it the config check refuses such a reward
         "warm_start.updates=120",
         "warm_start.demonstrations=1024",
         "run.updates=5",
@@ -36,17 +37,17 @@ def test_a_planted_reward_for_every_call_raises_the_alarm(tmp_path: Path) -> Non
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     updates = [record for record in records if "alarm/reward_hacking" in record]
     assert [record["step"] for record in updates] == [1, 2, 3, 4, 5]
-    assert [record["alarm/reward_hacking"] for record in updates] == [0.0, 0.0, 1.0, 1.0, 1.0]
-    assert updates[-1]["alarm/reward_hacking/tool_use"] == 1.0
     shares = [record["reward_batch/variance_share/tool_use"] for record in updates]
-    assert fmean(shares[:3]) > 0.5
+    raised = next(last for last in (3, 4, 5) if fmean(shares[last - 3 : last]) >= 0.5)
+    assert [record["alarm/reward_hacking"] for record in updates] == [float(step >= raised) for step in range(1, 6)]
+    assert updates[-1]["alarm/reward_hacking/tool_use"] == 1.0
     for record in updates:
         parts = {name: value for name, value in record.items() if name.startswith("reward_batch/variance_share/")}
         assert sum(parts.values()) == pytest.approx(1.0)
 
     (event,) = [json.loads(line) for line in (run / "alarms.jsonl").read_text().splitlines()]
-    assert (event["name"], event["subject"], event["update"]) == ("reward_hacking", "tool_use", 3)
-    assert "ALARM reward_hacking at update 3: the reward's part 'tool_use' makes" in process.text()
+    assert (event["name"], event["subject"], event["update"]) == ("reward_hacking", "tool_use", raised)
+    assert f"ALARM reward_hacking at update {raised}: the reward's part 'tool_use' makes" in process.text()
     shown = [json.loads(line) for line in (run / event["evidence"]).read_text().splitlines()]
     assert len(shown) == 5
     assert [record["excess"] for record in shown] == sorted((record["excess"] for record in shown), reverse=True)

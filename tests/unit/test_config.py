@@ -214,3 +214,32 @@ def test_a_loaded_config_cannot_be_changed() -> None:
     config = RunConfig()
     with pytest.raises(ValueError, match="frozen"):
         config.run.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "replay"}, "mode 'replay' needs a recording: set path, or store redis and url"),
+        ({"store": "redis"}, "store 'redis' and no url contradict each other: redis needs one, memory takes none"),
+        ({"url": "redis://:secret@host/0"}, "store 'memory' and a url contradict each other"),
+        ({"store": "redis", "url": "redis://h", "path": "x"}, "path 'x' is for store memory"),
+        ({"tiers": ["normalised"]}, "must be distinct and include 'exact'"),
+        ({"tiers": ["exact", "exact"]}, "must be distinct and include 'exact'"),
+        ({"tiers": ["exact", "near"]}, "env.tool_cache.tiers.1: "),
+        ({"similar": {"search": {"query": 0.9}}}, "belongs to tier 'normalised'; add it to tiers"),
+        ({"tiers": ["exact", "normalised"], "similar": {"search": {"query": 2}}}, "env.tool_cache.similar.search.query: "),
+        ({"max_entries": 0}, "env.tool_cache.max_entries: "),
+    ],
+)
+def test_a_tool_cache_that_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"env": {"tool_cache": changes}})
+    assert "env.tool_cache" in str(caught.value)
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_written_config_holds_no_password_of_the_tool_cache() -> None:
+    config = parse_config({"env": {"tool_cache": {"store": "redis", "url": "redis://:secret@host:6379/0"}}})
+    assert config.model_dump(mode="json")["env"]["tool_cache"]["url"] == "redis://:***@host:6379/0"
+    assert config.env.tool_cache.url == "redis://:secret@host:6379/0"

@@ -163,9 +163,9 @@ async def test_the_order_of_members_is_not_the_order_in_which_they_finish(words:
 
 async def test_single_episodes_keep_their_order_and_their_errors(words: Chat) -> None:
     tasks = [task(number) for number in range(3)]
-    seeds = [derive_seed("eval", each.task_id) for each in tasks]
+    seeds = [derive_seed(3, each.task_id) for each in tasks]
     envs = Envs(lambda seed: 9 if seed == seeds[1] else 0)
-    played = await rollout(words, envs, max_retries=1).each(tasks, label="eval")
+    played = await rollout(words, envs, max_retries=1).each(tasks, label="eval", seed=3)
     assert [type(result) for result in played] == [Trajectory, EnvironmentFault, Trajectory]
     first, _, last = played
     assert isinstance(first, Trajectory)

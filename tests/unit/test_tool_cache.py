@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cacherl.config import ToolCacheSection
+from envs.observation import NoResultError
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import ToolCache, open_cache
 from envs.tool_cache.entry import CallKey, Recorded
@@ -82,8 +84,6 @@ def test_modes() -> None:
         record(tools, key(query="a"), of=1)
     assert served(recording, key(query="a")) is None
     assert served(replaying, key(query="a")) == ("exact", {"of": 1})
-    assert recording.live
-    assert replaying.live
     assert open_cache(ToolCacheSection()) is None
 
 
@@ -92,7 +92,7 @@ def test_replay_mode_records_nothing() -> None:
     tools = ToolCache(store, ToolCacheSection(mode="replay", path="unused"))
     record(tools, key(query="a"), of=1)
     tools.record_listing("web", "[]")
-    assert (len(store), tools.listing("web"), tools.live) == (0, None, False)
+    assert (len(store), tools.listing("web")) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,50 @@ def test_similarity_is_one_only_for_one_normal_form() -> None:
     assert similarity("A  b", "a B") == similarity(1, "1.0") == 1.0
     assert similarity(1, True) == similarity("a", 3) == similarity([1], [2]) == 0.0
     assert 0 < similarity("abc", "abd") < 1
+
+
+def serve(tools: ToolCache, call: CallKey, results: list[Any], *, at_once: int) -> list[Any]:
+    """Ask for `call` so many times at once; the tool gives `results` one after the other, raising those that are errors."""
+
+    async def live() -> Recorded:
+        await asyncio.sleep(0.01)
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return Recorded(key=call, result=result)
+
+    async def ask() -> list[Any]:
+        asked = [tools.serve(call, read_only=True, call=live) for _ in range(at_once)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    return [hit if isinstance(hit, Exception) else (hit.tier, hit.recorded.result) for hit in asyncio.run(ask())]
+
+
+def test_of_several_that_ask_at_once_one_calls_the_tool() -> None:
+    found = ToolResult(content={"of": 1})
+    assert serve(cache(), key(query="a"), [found], at_once=3) == [("live", found), ("exact", found), ("exact", found)]
+
+
+def test_what_may_pass_is_not_recorded_and_the_next_one_tries() -> None:
+    passing, found, failure = (
+        ToolResult(error="busy", lasting=False),
+        ToolResult(error="no such city"),
+        NoResultError("timeout"),
+    )
+    served = serve(cache(), key(query="a"), [failure, passing, found], at_once=4)
+    assert served == [failure, ("live", passing), ("live", found), ("exact", found)]
+
+
+def test_record_mode_always_calls() -> None:
+    one, two = ToolResult(content={"of": 1}), ToolResult(content={"of": 2})
+    assert serve(cache(mode="record"), key(query="a"), [one, two], at_once=2) == [("live", one), ("live", two)]
+
+
+def test_replay_mode_never_calls(tmp_path: Path) -> None:
+    path = tmp_path / "tools.jsonl"
+    record(cache(mode="record", path=path), key(query="a"), of=1)
+    tools = cache(mode="replay", path=path)
+    assert serve(tools, key(query="a"), [], at_once=1) == [("exact", ToolResult(content={"of": 1}))]
+    (refused,) = serve(tools, key(query="b"), [], at_once=1)
+    assert isinstance(refused, NoResultError)
+    assert (refused.kind, refused.text) == ("unrecorded", "not recorded")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cached_world import Shelf, ShelfFamily
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cached_world import Shelf, ShelfFamily
 from cacherl.config import EnvSection, ToolCacheSection
 from envs.agents import OracleAgent, RandomAgent
 from envs.base import EnvStep, PlannedCall, TaskSource
@@ -119,10 +119,9 @@ def test_the_families_play_the_same_behind_a_cache(family: str) -> None:
     rng = random.Random(0)
     tasks = [bare.sample(rng, split="train", level=level) for level in bare.levels("train") for _ in range(5)]
     tiers: Counter[Any] = Counter()
+    agents = [OracleAgent(bare), OracleAgent(bare), RandomAgent(bare, seed=1), RandomAgent(bare, seed=1)]
     for task in tasks:
-        for seed, agent in enumerate(
-            [OracleAgent(bare), OracleAgent(bare), RandomAgent(bare, seed=1), RandomAgent(bare, seed=1)]
-        ):
+        for seed, agent in enumerate(agents):
             truth, seen = (
                 asyncio.run(play(source.make_env(), task, agent, rollout_seed=seed, max_turns=40)) for source in (bare, cached)
             )

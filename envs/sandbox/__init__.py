@@ -1,0 +1,1 @@
+"""Jailed workers for tools that run an agent's code."""
