@@ -103,7 +103,7 @@ def play(
         raise ConfigError(str(error)) from None
     session = Play(
         source=source,
-        composer=composer_of(settings, source),
+        scorer=composer_of(settings, source),
         console=Console(),
         read=_line,
         max_turns=settings.env.max_turns,

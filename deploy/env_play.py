@@ -9,12 +9,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from actors.rollout import Scorer
 from cacherl.trajectory import Message, Status, Trajectory, Turn
 from envs.agents import OracleAgent
 from envs.answer import ANSWER_TAG, render_answer
 from envs.base import EnvStep, Task, TaskSource
 from envs.shorthand import describe_arguments, read_shorthand
-from rewards.composer import Composer
 
 _HELP = """\
 [bold]tool key=value ...[/bold]  call a tool; values alone fill its arguments in order
@@ -33,7 +33,7 @@ class Play:
     """
 
     source: TaskSource
-    composer: Composer
+    scorer: Scorer
     console: Console
     read: Callable[[], str | None]
     max_turns: int
@@ -55,9 +55,7 @@ class Play:
                 if outcome is not None or (text := self._turn(task)) is None:
                     break
                 step = await env.step(text)
-                self._show(text, step)
-                self._turns.append(_turn_of(len(self._turns), text, step))
-                self._plain(f"reward {_parts(self._scored(task, rollout_seed, env.verdict()).turns[-1].rewards)}", style="cyan")
+                self._show(task, text, step)
                 outcome = step.outcome
             else:
                 if outcome is None:
@@ -65,7 +63,7 @@ class Play:
             verdict = env.verdict() if outcome is None else outcome
         finally:
             await env.close()
-        self._conclude(self._scored(task, rollout_seed, verdict))
+        self._conclude(task, verdict)
         return verdict
 
     def _turn(self, task: Task) -> str | None:
@@ -99,7 +97,7 @@ class Play:
             self._plain(f"{error} (/help)", style="red")
             return None
 
-    def _show(self, text: str, step: EnvStep) -> None:
+    def _show(self, task: Task, text: str, step: EnvStep) -> None:
         self._history += [Message(role="assistant", content=text), *step.messages]
         self._plain(text, style="dim")
         for call, message in zip(step.calls, step.messages, strict=True):
@@ -108,35 +106,47 @@ class Play:
             self._plain(
                 f"{message.content}  ({', '.join(notes)})" if notes else message.content, style="" if call.ok else "red"
             )
+        self._turns.append(
+            Turn(
+                completion=(0, 0),
+                observation=(0, 0),
+                text=text,
+                calls=step.calls,
+                messages=step.messages,
+                state_hash=step.state_hash,
+                potential=step.potential,
+            )
+        )
+        self._plain(f"reward {_parts(self._scored(task, 0.0).turns[-1].rewards)}", style="cyan")
 
-    def _conclude(self, episode: Trajectory) -> None:
-        colour = "green" if episode.outcome == 1.0 else "red"
-        self._say(f"[bold {colour}]verdict {episode.outcome:g}[/bold {colour}]")
-        self._plain(f"return {episode.total_reward:+.2f} = {_parts(episode.reward_parts)}", style="cyan")
+    def _conclude(self, task: Task, verdict: float) -> None:
+        scored = self._scored(task, verdict)
+        colour = "green" if verdict == 1.0 else "red"
+        self._say(f"[bold {colour}]verdict {verdict:g}[/bold {colour}]")
+        self._plain(f"return {scored.total_reward:+.2f} = {_parts(scored.reward_parts)}", style="cyan")
 
-    def _scored(self, task: Task, rollout_seed: int, outcome: float) -> Trajectory:
-        """The episode so far with the rewards that training would give it."""
-        count = len(self._turns)
-        episode = Trajectory(
-            trajectory_id=f"play:{task.task_id}",
+    def _scored(self, task: Task, outcome: float) -> Trajectory:
+        """What has been played so far, as an episode of no tokens, with its rewards."""
+        played = Trajectory(
+            trajectory_id="play",
             task_id=task.task_id,
             family=task.family,
             level=task.level,
             split=task.split,
-            token_ids=np.zeros(count, dtype=np.int32),
-            loss_mask=np.ones(count, dtype=np.bool_),
-            rollout_logprobs=np.zeros(count, dtype=np.float32),
-            policy_versions=np.zeros(count, dtype=np.int32),
+            token_ids=np.zeros(0, np.int32),
+            loss_mask=np.zeros(0, np.bool_),
+            rollout_logprobs=np.zeros(0, np.float32),
+            policy_versions=np.zeros(0, np.int32),
             temperature=1.0,
             turns=tuple(self._turns),
             rewards={},
             outcome=outcome,
             status=Status(kind="terminated"),
             task_seed=task.seed,
-            rollout_seed=rollout_seed,
+            rollout_seed=0,
             prompt=task.messages,
         )
-        return self.composer.score([episode])[0]
+        return self.scorer.score([played], {})[0]
 
     def _tools(self) -> None:
         table = Table("tool", "arguments", "what it does")
@@ -149,20 +159,6 @@ class Play:
 
     def _plain(self, text: str, *, style: str = "") -> None:
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def _turn_of(number: int, text: str, step: EnvStep) -> Turn:
-    """The turn as a trajectory records it, with one token in the place of its text."""
-    return Turn(
-        completion=(number, number + 1),
-        observation=(number + 1, number + 1),
-        text=text,
-        calls=step.calls,
-        messages=step.messages,
-        state_hash=step.state_hash,
-        potential=step.potential,
-        tool_s=step.seconds,
-    )
 
 
 def _parts(parts: Mapping[str, float]) -> str:

@@ -290,7 +290,7 @@ def _buckets(named: dict[str, Tensor]) -> list[list[str]]:
 
 
 def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: int, clips: bool) -> dict[str, Any]:
-    bucket = max(min(parameters, 500_000_000), 1)
+    bucket = min(parameters + parameters % 2, 500_000_000)  # DeepSpeed wants an even number
     half = dtype == torch.bfloat16
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,

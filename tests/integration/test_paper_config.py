@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ import yaml
 from cacherl.config import RunConfig, load_config
 from cacherl.trajectory import TrajectoryGroup
 from deploy.loop import Loop
-from learner_data import group, tiny_model
+from learner_data import group, results_of, tiny_model
 from replay_service.plan import SamplePlan
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -106,18 +104,7 @@ def updates(port: int, model: Path, folder: Path, cases: dict[str, list[str]], r
 def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[np.ndarray, list[int]]]:
     model = tiny_model(tmp_path_factory.mktemp("model"))
     cases = {"as given": [], "again": [], **{key: [override] for key, override in changed(LEARNER_KEYS)}}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=updates, args=(port, model, tmp_path_factory.mktemp("run"), cases, results))
-    process.start()
-    try:
-        found = [results.get(timeout=120) for _ in cases]
-    finally:
-        process.kill()
-        process.join()
+    found = results_of(updates, [model, tmp_path_factory.mktemp("run"), cases], len(cases))
     return {name: (weights, counts) for name, weights, counts in found}
 
 

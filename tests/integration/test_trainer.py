@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner_data import group, row, tiny_model
+from learner_data import group, results_of, row, tiny_model
 
 LR = 1e-2
 
@@ -170,6 +168,25 @@ def critic(model: Path) -> dict[str, Any]:
     return {"losses": losses, "advantages": advantages, "targets": targets, "returns": np.repeat(returns, counts)}
 
 
+def critic_stages(model: Path) -> dict[str, Any]:
+    """A supervised step and two updates with a critic at every ZeRO stage."""
+    from learner.loss import Totals, likelihood_loss
+    from learner.packing import cut
+    from learner.preparation import Preparation
+
+    found = {}
+    for stage in (0, 1, 2, 3):
+        case = Case(model, critic=True, advantage={"estimator": "gae"}, learner={"zero_stage": stage})
+        batches = cut(make_rows(), case.config.learner)
+        for batch in batches:
+            case.engine.backward(likelihood_loss(case.engine.forward(batch)[0], Totals(tokens=32, sequences=8)))
+        case.engine.step(LR)
+        for version in range(2):
+            metrics = case.trainer.train(Preparation(case.engine, case.config)(sampled_groups()).rows, version).metrics
+        found[f"zero {stage}"] = (case.weights(), metrics["learner/value_loss"])
+    return found
+
+
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dapo": {},
     "grpo": {"loss": {"name": "grpo"}},
@@ -202,7 +219,8 @@ def algorithms(model: Path) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scenario.__name__: scenario for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic, algorithms)
+    scenario.__name__: scenario
+    for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic, critic_stages, algorithms)
 }
 
 
@@ -218,17 +236,7 @@ def child(port: int, model: Path, results: Any) -> None:
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     model = tiny_model(tmp_path_factory.mktemp("model"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=child, args=(port, model, results))
-    process.start()
-    try:
-        return dict(results.get(timeout=120) for _ in SCENARIOS)
-    finally:
-        process.kill()
+    return dict(results_of(child, [model], len(SCENARIOS)))
 
 
 def test_accumulated_mini_batches_are_one_large_batch_and_fewer_are_more_steps(outcomes: dict[str, Any]) -> None:
@@ -323,3 +331,11 @@ def test_every_algorithm_trains_in_its_own_way(outcomes: dict[str, Any]) -> None
     for index, name in enumerate(names):
         for other in names[:index]:
             assert np.linalg.norm(found[name][0] - found[other][0]) > 1e-3, (name, other)
+
+
+def test_a_critic_trains_alike_at_every_stage(outcomes: dict[str, Any]) -> None:
+    found = outcomes["critic_stages"]
+    weights, loss = found["zero 0"]
+    for name, (others, value) in found.items():
+        assert np.linalg.norm(others - weights) < 5e-3 * np.linalg.norm(weights), name
+        assert value == pytest.approx(loss, rel=1e-3), name

@@ -293,3 +293,17 @@ def test_a_local_model_that_cannot_be_loaded_is_a_failure_like_any_other(tmp_pat
     (tmp_path / "config.json").write_text("{}")
     (scored,) = composer(server, backend="local", url=None, model=str(tmp_path)).score([answer("a")])
     assert scored.rewards == {"final": 1.0, "judge_missing": 0.2}
+
+
+def test_the_judge_speaks_of_the_answer_so_its_score_is_weighed_by_tier_like_the_outcome(server):
+    server.behave = lambda handler, transcript: reply(handler, "1", status=401 if "bad" in transcript else 200)
+    settings = {"weight": 0.4, "url": server.url, "model": "grader"}
+    reward = {"judge": settings, "tiers": {"enabled": True}}
+    good_one, bad_one = (
+        episode(says("look", (good(tier="normalised"), "{}")), says(text), outcome=1.0) for text in ("good", "bad")
+    )
+    scored = Composer.from_config(run_config(reward)).score([good_one, bad_one])
+    assert [member.rewards for member in scored] == [
+        {"final": 0.3, "judge": pytest.approx(0.12)},
+        {"final": 0.3, "judge_missing": pytest.approx(0.12)},
+    ]

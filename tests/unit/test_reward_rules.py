@@ -152,3 +152,14 @@ def test_a_value_that_is_no_finite_number_is_an_error_that_names_the_component(a
 def test_a_component_that_cannot_be_made_is_a_setting_to_change(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         composer(user(name, **settings))
+
+
+def test_a_run_that_its_reward_rules_out_leaves_an_earlier_one_untouched(tmp_path):
+    from deploy.launch import run_training
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    config = run_config({"tool_use": 0.5}, run={"dir": str(tmp_path), "if_exists": "replace"})
+    with pytest.raises(ConfigError, match=r"the other parts can earn 8 in env\.max_turns 16 turns"):
+        run_training(config)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["summary.json"]
