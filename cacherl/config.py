@@ -37,7 +37,7 @@ class RunSection(Section):
     """What the run is called, where it writes and when it ends."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     dir: Path = Path("runs")
     if_exists: Literal["error", "replace", "resume"] = Field(
         "error", description="what to do with an earlier run of the same name; resume begins one if there is none"
@@ -419,8 +419,16 @@ class RunConfig(Section):
         group, batch, workers = self.rollout.group_size, self.learner.batch_size, self.learner.workers
         if batch % group:
             raise ValueError(f"learner.batch_size {batch} must be a multiple of rollout.group_size {group}")
-        if batch < workers:
-            raise ValueError(f"learner.batch_size {batch} must be at least learner.workers {workers}")
+        if batch < workers * group:
+            raise ValueError(
+                f"learner.batch_size {batch} must be at least learner.workers {workers} x rollout.group_size {group}: "
+                "a group for each"
+            )
+        if group == 1 and self.advantage.estimator not in WITH_CRITIC:
+            raise ValueError(
+                f"rollout.group_size 1 leaves nothing to compare, so every advantage would be 0 with advantage.estimator "
+                f"{self.advantage.estimator}; take 2 or more, or an estimator with a critic ({', '.join(WITH_CRITIC)})"
+            )
         if self.replay.capacity < batch:
             raise ValueError(f"replay.capacity {self.replay.capacity} must be at least learner.batch_size {batch}")
         if self.learner.micro_batch_tokens < self.model.max_length:
@@ -429,6 +437,12 @@ class RunConfig(Section):
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
         self._check_learning()
+        stalest, every = self.replay.max_staleness, self.weights.publish_every
+        if stalest is not None and every > stalest + 1:
+            raise ValueError(
+                f"weights.publish_every {every} makes every group staler than replay.max_staleness {stalest} before the "
+                "engines get new weights; publish more often, or allow more"
+            )
         if self.replay.lease_s < self.learner.update_deadline_s:
             raise ValueError(
                 f"replay.lease_s {self.replay.lease_s:g} must be at least learner.update_deadline_s "

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -147,17 +148,42 @@ def _watched(
 
 
 async def _supervised(launch: Launch) -> None:
-    """The run under its deadline, ended in order by Ctrl-C and by SIGTERM."""
+    """The run under its deadline, ended in order by Ctrl-C, SIGTERM and the end of its terminal."""
     task = asyncio.current_task()
     assert task is not None
     deadline_s = launch.config.run.deadline_s
+    signals = _Signals(launch.monitor, task)
+    signals.heed()
     try:
         async with asyncio.timeout(deadline_s) as limit:
-            await launch.run(on_connected=lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel))
+            await launch.run(on_connected=signals.heed)  # again, because Ray puts handlers of its own
     except TimeoutError:
         if not limit.expired():
             raise
         raise DeadlineExceeded("the run to end (run.deadline_s)", deadline_s) from None
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and the end of the terminal stop a run, in order and once: a second one must not stop the stopping."""
+
+    def __init__(self, monitor: Monitor, task: asyncio.Task[Any]) -> None:
+        self._monitor = monitor
+        self._task = task
+        self._stopping = False
+
+    def heed(self) -> None:
+        """Take the signals of this process, but for those that it was started to ignore (`nohup`)."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self._stopping:
+            self._monitor.note("still stopping; whatever does not stop in time is killed")
+            return
+        self._stopping = True
+        self._monitor.enter("stopping", "engines, learner and servers to stop")
+        self._task.cancel()
 
 
 @dataclass(slots=True, kw_only=True)

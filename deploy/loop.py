@@ -66,6 +66,7 @@ class Loop:
         """
         self.monitor.enter("first weights", "every engine to load the start weights")
         await self._publish()
+        await asyncio.to_thread(self.replay.set_version, self.version)
         if not self.monitor.held_out:  # a resumed run has the evaluation of its version on record
             success = await self._evaluate()
             await self.checkpointer.after_update(self.version, success=success, last=self.config.run.updates <= self.version)
@@ -90,6 +91,7 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
+            await asyncio.to_thread(self.replay.set_version, self.version)
             rollouts = self.monitor.drain()
             self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
             metrics |= rollouts | self.rewards.metrics | self.stream.metrics() | self.checkpointer.drain()
@@ -129,7 +131,6 @@ class Loop:
         self.monitor.show(waiting_for=f"every engine to load version {self.version}")
         manifest, buffer = await self.learner.publish(self.version)
         await self.pool.publish(PublishedWeights(manifest=manifest, buffer=buffer))
-        await asyncio.to_thread(self.replay.set_version, self.version)
         return time.monotonic() - begin
 
     async def _evaluate(self) -> float:

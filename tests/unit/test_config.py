@@ -77,8 +77,10 @@ def test_every_problem_is_listed() -> None:
         (["rollout.group_size=7"], "learner.batch_size 128 must be a multiple of rollout.group_size 7"),
         (
             ["learner.workers=5", "learner.batch_size=4", "rollout.group_size=4"],
-            "learner.batch_size 4 must be at least learner.workers 5",
+            "learner.batch_size 4 must be at least learner.workers 5 x rollout.group_size 4: a group for each",
         ),
+        (["rollout.group_size=1"], "rollout.group_size 1 leaves nothing to compare, .* with advantage.estimator group"),
+        (["weights.publish_every=6", "replay.max_staleness=4"], "weights.publish_every 6 makes every group staler than .* 4"),
         (["learner.batch_size=16384"], "replay.capacity 10000 must be at least learner.batch_size 16384"),
         (["model.max_length=20000"], "learner.micro_batch_tokens 16384 must be at least model.max_length 20000"),
         (["reward.failure=1"], "reward: success 1.0 must exceed failure 1.0"),
