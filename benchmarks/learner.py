@@ -146,14 +146,14 @@ def of_learner(model: Path, rows: list[Any], **settings: Any) -> Update:
 
     from cacherl.config import parse_config
     from learner.engine import PolicyEngine, Rendezvous, join
-    from learner.grpo import GrpoTrainer
+    from learner.trainer import PolicyTrainer
 
     learner = {"micro_batch_tokens": MICRO_BATCH_TOKENS, "lr": LR, **settings}
     config = parse_config({"model": {"max_length": MAX_LENGTH}, "learner": learner})
     device = torch.device("cpu")
     join(Rendezvous(port=free_port()), device)
     engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=1)
-    trainer = GrpoTrainer(engine, config, None)
+    trainer = PolicyTrainer(engine, config, None)
     return lambda: trainer.train(rows, version=0) and None
 
 
@@ -202,6 +202,7 @@ VARIANTS: dict[str, Callable[[Path, list[Any]], Update]] = {
     "bare": bare,
     "bare, padded": lambda model, rows: bare(model, rows, padded=True),
     "learner": of_learner,
+    "learner, packed": lambda model, rows: of_learner(model, rows, packing=True),
     "learner, recomputed": lambda model, rows: of_learner(model, rows, activation_checkpointing=True),
 }
 

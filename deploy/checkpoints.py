@@ -82,15 +82,23 @@ class CheckpointStore:
         self._keep_best = keep_best
 
     def complete(self) -> list[Checkpoint]:
-        """All complete checkpoints, oldest first."""
-        names = self._folder.iterdir() if self._folder.is_dir() else ()
-        return sorted(
-            (read_checkpoint(path) for path in names if _NAME.fullmatch(path.name)), key=lambda checkpoint: checkpoint.version
-        )
+        """All complete checkpoints, oldest first; one that somebody has damaged since is left out, with a warning."""
+        found = []
+        for folder in self._folders():
+            try:
+                found.append(read_checkpoint(folder))
+            except CheckpointError as error:
+                logger.warning("%s", error)
+        return found
 
     def newest(self) -> Checkpoint | None:
-        """The complete checkpoint of the highest version."""
-        return max(self.complete(), key=lambda checkpoint: checkpoint.version, default=None)
+        """The checkpoint of the highest version.
+
+        Raises:
+            CheckpointError: it has been damaged: whether to go on from an earlier one is not for the program to decide.
+        """
+        folders = self._folders()
+        return read_checkpoint(folders[-1]) if folders else None
 
     def best(self) -> Checkpoint | None:
         """The complete checkpoint of the highest held-out success; of equals the newer."""
@@ -141,6 +149,11 @@ class CheckpointStore:
         """Whether a checkpoint of this held-out success would be kept for it, and is better than the worst that is."""
         best = _ranked(self.complete())[: self._keep_best]
         return self._keep_best > 0 and (len(best) < self._keep_best or success > (best[-1].success or 0.0))
+
+    def _folders(self) -> list[Path]:
+        """Folders with the name of a checkpoint, by version."""
+        names = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted((path for path in names if _NAME.fullmatch(path.name)), key=lambda path: int(path.name.partition("-")[2]))
 
     def _prune(self) -> None:
         checkpoints = self.complete()

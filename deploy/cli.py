@@ -12,10 +12,13 @@ from rich.console import Console
 
 from cacherl.config import RunConfig, load_config
 from cacherl.errors import CacheRLError, ConfigError
+from deploy.env_cli import app as env_app
 from deploy.replay_cli import app as replay_app
 from deploy.tune_cli import tune
+from envs.preflight import ready_source
 
 app = typer.Typer(help="Reinforcement learning of tool-calling agents with durable, prioritized replay.", no_args_is_help=True)
+app.add_typer(env_app, name="env")
 app.add_typer(replay_app, name="replay")
 app.command()(tune)
 
@@ -23,10 +26,22 @@ ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="YAML fi
 Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as learner.lr=1e-4", metavar="[KEY=VALUE]...")]
 
 
+@app.callback()
+def _start() -> None:
+    # A module of the user's is looked for in the current folder too, as `python -m` would; last, so that it hides nothing.
+    sys.path.append(str(Path.cwd()))
+
+
 @app.command()
-def train(config: ConfigPath = None, overrides: Overrides = None) -> None:
+def train(
+    config: ConfigPath = None,
+    env: Annotated[
+        str | None, typer.Option(help="The environment, short for env.name=...; 'package.module:Name' for yours.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
     """Run the loop: actors, replay service and learner, until run.updates."""
-    _train(load_config(config, overrides or ()))
+    _train(load_config(config, [*(overrides or ()), *([f"env.name={env}"] if env else ())]))
 
 
 @app.command()
@@ -41,6 +56,7 @@ def resume(
 
 
 def _train(settings: RunConfig) -> None:
+    ready_source(settings.env)  # a broken one is refused here, before the libraries of the run take seconds to load
     from deploy.launch import run_training
 
     summary, report = run_training(settings)

@@ -26,7 +26,6 @@ from envs.parser import action_format
 from envs.registry import load_source
 from replay_service.archive import ImportResult, import_pool, read_archive
 from replay_service.store import Replay
-from rewards.composer import Composer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +58,6 @@ async def _by_teacher(config: RunConfig, source: TaskSource, tokenizer: PreTrain
         lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
         source=patient,
         chat=briefed_chat(tokenizer, config, patient),
-        scorer=Composer.from_config(config.reward),
         limits=limits,
         sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
     )

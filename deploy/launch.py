@@ -11,20 +11,25 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from actors.pool import ActorPool
+from actors.scoring import composer_of
 from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
 from cacherl.errors import CacheRLError, DeadlineExceeded
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
 from cacherl.policy import FIRST_VERSION
+from cacherl.stateful import Stateful
 from deploy.alarms import ALARMS_FILE, AlarmBoard
 from deploy.checkpointing import Checkpointer
 from deploy.checkpoints import Checkpoint, CheckpointStore
 from deploy.cluster import cluster, reserve
 from deploy.demonstrations import prefill
+from deploy.governor import ReplayGovernor
+from deploy.learner_alarms import learner_alarms
 from deploy.loop import Loop
 from deploy.monitor import Monitor
 from deploy.panel import Panel
@@ -38,10 +43,11 @@ from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model
 from envs.base import TaskSource
-from envs.registry import load_source
+from envs.preflight import ready_source
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +83,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     Raises:
         ConfigError: the settings cannot work; nothing was started.
     """
-    source = load_source(config.env)  # refuses bad settings before an earlier run is replaced, as does the next line
+    source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    composer_of(config, source)
     FreshPriority(config)
     with sole_session(config):
         directory = RunDirectory(config)
@@ -141,17 +148,42 @@ def _watched(
 
 
 async def _supervised(launch: Launch) -> None:
-    """The run under its deadline, ended in order by Ctrl-C and by SIGTERM."""
+    """The run under its deadline, ended in order by Ctrl-C, SIGTERM and the end of its terminal."""
     task = asyncio.current_task()
     assert task is not None
     deadline_s = launch.config.run.deadline_s
+    signals = _Signals(launch.monitor, task)
+    signals.heed()
     try:
         async with asyncio.timeout(deadline_s) as limit:
-            await launch.run(on_connected=lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel))
+            await launch.run(on_connected=signals.heed)  # again, because Ray puts handlers of its own
     except TimeoutError:
         if not limit.expired():
             raise
         raise DeadlineExceeded("the run to end (run.deadline_s)", deadline_s) from None
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and the end of the terminal stop a run, in order and once: a second one must not stop the stopping."""
+
+    def __init__(self, monitor: Monitor, task: asyncio.Task[Any]) -> None:
+        self._monitor = monitor
+        self._task = task
+        self._stopping = False
+
+    def heed(self) -> None:
+        """Take the signals of this process, but for those that it was started to ignore (`nohup`)."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self._stopping:
+            self._monitor.note("still stopping; whatever does not stop in time is killed")
+            return
+        self._stopping = True
+        self._monitor.enter("stopping", "engines, learner and servers to stop")
+        self._task.cancel()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,15 +244,17 @@ class Launch:
             elif config.warm_start.updates and not directory.resumed:
                 monitor.note("warm start from the cache")
 
-            stream = TaskStream(self.source, config, prefix=identity.run_id)
-            alarms = self._alarms(replay)
+            rewards = RewardSchedule(config.reward)
+            stream = TaskStream(self.source, config, prefix=identity.run_id, scales=lambda: rewards.scales)
+            alarms, governor = self._alarms(replay), self._governor()
+            parts: dict[str, Stateful] = {"tasks": stream, "monitor": monitor, "alarms": alarms, "rewards": rewards}
             checkpointer = Checkpointer(
                 settings=config.checkpoint,
                 store=_store(config, directory),
                 learner=learner,
                 replay=replay,
                 namespace=namespace,
-                parts={"tasks": stream, "monitor": monitor, "alarms": alarms},
+                parts=parts | ({"governor": governor} if governor else {}),
                 world=config.learner.workers,
                 deadline_s=config.learner.update_deadline_s,
             )
@@ -241,11 +275,13 @@ class Launch:
                 learner=learner,
                 replay=replay,
                 stream=stream,
+                rewards=rewards,
                 held_out=held_out_tasks(self.source, config),
                 monitor=monitor,
                 checkpointer=checkpointer,
                 version=version,
                 alarms=alarms,
+                governor=governor,
             )
             await loop.run()
             monitor.enter("saving", "the trained model")
@@ -283,7 +319,15 @@ class Launch:
     def _alarms(self, replay: Replay) -> AlarmBoard:
         hacking, folder = self.config.alarms.reward_hacking, self.directory.path
         alarms = [reward_hacking_alarm(hacking, fetch=replay.fetch, run_dir=folder)] if hacking.enabled else []
-        return AlarmBoard(alarms, log=folder / ALARMS_FILE)
+        return AlarmBoard([*alarms, *learner_alarms(self.config.alarms.learner)], log=folder / ALARMS_FILE)
+
+    def _governor(self) -> ReplayGovernor | None:
+        config = self.config
+        if config.governor.replay_ratio is None:
+            return None
+        return ReplayGovernor(
+            config.governor, batch_size=config.learner.batch_size, update_frequency=config.replay.update_frequency
+        )
 
     def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
         return WorkerSpec(

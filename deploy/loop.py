@@ -22,12 +22,14 @@ from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
 from deploy.alarms import AlarmBoard, Observation
 from deploy.checkpointing import Checkpointer
+from deploy.governor import ReplayGovernor
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
 from learner.group import LearnerGroup
 from replay_service.plan import SamplePlan, Wait
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
@@ -48,10 +50,12 @@ class Loop:
     learner: LearnerGroup
     replay: Replay
     stream: TaskStream
+    rewards: RewardSchedule
     held_out: list[Task]
     monitor: Monitor
     checkpointer: Checkpointer
     alarms: AlarmBoard
+    governor: ReplayGovernor | None = None
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
@@ -62,6 +66,7 @@ class Loop:
         """
         self.monitor.enter("first weights", "every engine to load the start weights")
         await self._publish()
+        await asyncio.to_thread(self.replay.set_version, self.version)
         if not self.monitor.held_out:  # a resumed run has the evaluation of its version on record
             success = await self._evaluate()
             await self.checkpointer.after_update(self.version, success=success, last=self.config.run.updates <= self.version)
@@ -70,7 +75,7 @@ class Loop:
         await self.checkpointer.finish()
 
     def _on_report(self, report: GroupReport) -> None:
-        self.stream.finished(report.group_id)
+        self.stream.observe(report)
         self.monitor.on_report(report)
 
     async def _updates(self) -> None:
@@ -86,8 +91,13 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | self.checkpointer.drain() | await self._pool_metrics()
+            await asyncio.to_thread(self.replay.set_version, self.version)
+            rollouts = self.monitor.drain()
+            self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
+            metrics |= rollouts | self.rewards.metrics | self.stream.metrics() | self.checkpointer.drain()
+            metrics |= await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
             success = await self._evaluate() if evaluates else None
@@ -121,7 +131,6 @@ class Loop:
         self.monitor.show(waiting_for=f"every engine to load version {self.version}")
         manifest, buffer = await self.learner.publish(self.version)
         await self.pool.publish(PublishedWeights(manifest=manifest, buffer=buffer))
-        await asyncio.to_thread(self.replay.set_version, self.version)
         return time.monotonic() - begin
 
     async def _evaluate(self) -> float:
@@ -132,6 +141,14 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _govern(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        if self.governor is None:
+            return {}
+        decision = self.governor.observe(metrics)
+        # Said after every update, because an actor that restarts opens the pool with the settings of the run's start.
+        await asyncio.to_thread(self.replay.set_update_frequency, decision.update_frequency)
+        return decision.metrics
 
     async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
         observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))

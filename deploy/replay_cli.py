@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +33,7 @@ Url = Annotated[
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML, for credentials, shards and the rules of import.")
 ]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as reward.tool_use=0.02", metavar="[KEY=VALUE]...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _console = Console()
@@ -99,8 +100,10 @@ def show(
         )
         for turn in member.turns:
             _console.print(turn.text, style="bold", markup=False, highlight=False)
+            _console.print(f"  reward: {_parts(turn.rewards)}", markup=False, highlight=False)
             for message in turn.messages:
                 _console.print(f"  {message.name or message.role}: {message.content}", markup=False, highlight=False)
+        _console.print(f"in the end: {_parts(member.rewards)}", markup=False, highlight=False)
 
 
 @app.command("export")
@@ -163,6 +166,26 @@ def prune(
     _say(as_json, {"matched": len(chosen), "removed": removed})
 
 
+@app.command()
+def rescore(
+    namespace: Pool,
+    config: Annotated[Path, typer.Option("--config", "-c", help="YAML with the new reward; also credentials and shards.")],
+    url: Url = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give every group the rewards and the priority that the config's reward would have given it.
+
+    Group by group and all or nothing for each; interrupted, it goes on where it stopped when it is started again.
+    """
+    from deploy.rescore import rescore_pool
+
+    settings = load_config(config, overrides or ())
+    with _pool(namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
+        result = rescore_pool(pool, settings, progress=progress)
+    _say(as_json, dataclasses.asdict(result))
+
+
 @contextmanager
 def _pool(namespace: str, url: str | None, config: Path | None, *, join: bool = True) -> Iterator[Replay]:
     settings = load_config(config).replay if config is not None else ReplaySettings()
@@ -182,6 +205,11 @@ def _progress(verb: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]
 
 def _say(as_json: bool, facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(facts) if as_json else ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def _parts(rewards: Mapping[str, float]) -> str:
+    """Every part that is not 0."""
+    return "  ".join(f"{name} {value:+.4g}" for name, value in rewards.items() if value) or "0"
 
 
 def _shown(value: Any) -> str:

@@ -14,6 +14,7 @@ from cacherl.errors import ConfigError
 from deploy.demonstrations import load_demonstrations
 from deploy.tiny_model import build_tiny_model
 from envs.base import TaskSource
+from envs.dotted import own_sources
 from learner.group import LearnerGroup
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -115,6 +116,7 @@ class WarmStart:
         )
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         files = sorted(path for pattern in _SOURCES for path in _PROJECT.glob(pattern))
+        files += own_sources(config.env.name)
         files += sorted(path for path in self._base.iterdir() if path.is_file())
         if config.warm_start.path is not None:
             files.append(config.warm_start.path.expanduser())

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
+import numpy as np
+import numpy.typing as npt
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import Tensor
 
 from cacherl.config import LearnerSection
+from cacherl.errors import NotFiniteError
 from learner.batch import MicroBatch
+from learner.gradient_guard import GradientGuard
 from learner.lora import without_adapter
 from learner.optimizer import build_optimizer
 from learner.policy_model import load_policy
@@ -78,12 +82,24 @@ class PolicyEngine:
         directory: Hugging Face folder of the initial weights.
         settings: stage, offloading, activation checkpointing, optimizer and clipping.
         lr: the first learning rate.
+        critic: the model has a value head.
+
+    Attributes:
+        skipped: the last step was not taken, because its gradient was a spike.
     """
 
     def __init__(
-        self, directory: Path, settings: LearnerSection, *, dtype: torch.dtype, lr: float, device: torch.device, world: int
+        self,
+        directory: Path,
+        settings: LearnerSection,
+        *,
+        dtype: torch.dtype,
+        lr: float,
+        device: torch.device,
+        world: int,
+        critic: bool = False,
     ) -> None:
-        model = load_policy(directory, dtype, settings.lora)
+        model = load_policy(directory, dtype, settings.lora, critic=critic)
         if settings.activation_checkpointing:
             # Recomputing under ZeRO 3 finds other shapes than were saved, which only the reentrant kind does not look at.
             model.recompute_activations(reentrant=settings.zero_stage == 3)
@@ -95,6 +111,8 @@ class PolicyEngine:
         # DeepSpeed clips by itself except for plain float32, where it reports no norm: there the gate below does.
         self._clips = settings.zero_stage == 0 and dtype == torch.float32
         self._norm = math.nan
+        self._guard = GradientGuard(settings.grad_spike)
+        self.skipped = False
         self._optimizer = build_optimizer(model, settings, lr=lr)
         self._optimizer.gate = self._before_step
         config = _deepspeed_config(settings, dtype, sum(parameter.numel() for parameter in model.parameters()), self._clips)
@@ -107,8 +125,14 @@ class PolicyEngine:
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(log-probabilities, entropies) of the trained tokens, float32 [S] each, with a graph unless in `no_grad`."""
-        scores: tuple[Tensor, Tensor] = self._engine(batch)
-        return scores
+        logprobs, entropies, values = self.evaluate(batch)
+        # Every parameter takes part in every pass, or the ranks' reductions would not match.
+        return logprobs if values is None else logprobs + 0 * values, entropies
+
+    def evaluate(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`forward`, and the critic's values before the trained tokens, float32 [S]; None without one."""
+        logprobs, entropies, *values = self._engine(batch)
+        return logprobs, entropies, values[0] if values else None
 
     def reference(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """As `forward`, of the weights that a LoRA adapter stands beside, in `no_grad`."""
@@ -121,32 +145,45 @@ class PolicyEngine:
         self._engine.backward(loss * self.world)
 
     def step(self, lr: float) -> float:
-        """Reduce the gradients, clip them and update the weights.
+        """Reduce the gradients, clip them and update the weights, unless the gradient is a spike (`skipped`).
 
         Returns:
             The global gradient norm before clipping.
+
+        Raises:
+            NotFiniteError: the gradient is not finite; the weights are those before the step.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         self._engine.step()
-        return self._norm if self._clips else float(self._engine.get_global_grad_norm())
+        norm = self._norm if self._clips else float(self._engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise NotFiniteError("the gradient is not finite; the weights are those before this step")
+        self.skipped = not self._guard.allows(norm)
+        self._guard.record(norm)
+        return norm
 
     def reset_optimizer(self) -> None:
         """Forget the optimizer's moments, as at the change from supervised to reinforcement learning."""
         self._optimizer.reset()
+        self._guard.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state of this rank, master weights and partitioned weights included, and a whole adapter.
+        """The optimizer's state of this rank, master weights and partitioned weights included, and a whole adapter or critic.
 
-        Without one, weights that every rank holds whole (ZeRO 0 to 2) are not in it: they are those of `full_weights`.
+        The other weights that every rank holds whole (ZeRO 0 to 2) are not in it: they are those of `full_weights`.
         """
         state = self._engine.optimizer.state_dict()
-        adapter = self._engine.module.trained_weights() if self._adapted and self._stage < 3 else {}
-        return {"optimizer": {key: value for key, value in state.items() if key not in _NOT_PLAIN}, "adapter": adapter}
+        return {
+            "optimizer": {key: value for key, value in state.items() if key not in _NOT_PLAIN},
+            "weights": self._engine.module.private_weights() if self._stage < 3 else {},
+            "guard": self._guard.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what the same rank of an engine with the same settings had; `load_weights` comes first."""
-        self._engine.module.load_weights(state["adapter"])
+        self._engine.module.load_private_weights(state["weights"])
+        self._guard.load_state_dict(state["guard"])
         optimizer, saved = self._engine.optimizer, dict(state["optimizer"])
         if optimizer is self._optimizer:
             optimizer.load_state_dict(saved)
@@ -195,6 +232,18 @@ class PolicyEngine:
             torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
         return values
 
+    def gather(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The one-dimensional arrays of all ranks, in rank order, on every rank."""
+        if self.world == 1:
+            return values
+        rank = torch.distributed.get_rank()
+        counts = torch.zeros(self.world, dtype=torch.int64, device=self.device)
+        counts[rank] = len(values)
+        ends = np.cumsum(self.add_up(counts).tolist())
+        joined = torch.zeros(int(ends[-1]), dtype=torch.float64, device=self.device)
+        joined[ends[rank] - len(values) : ends[rank]] = torch.from_numpy(values).to(self.device)
+        return self.add_up(joined).cpu().numpy()  # type: ignore[no-any-return]
+
     def close(self) -> None:
         """Leave the process group."""
         self._engine.destroy()
@@ -205,7 +254,9 @@ class PolicyEngine:
         if self._clips:
             norm = torch.nn.utils.clip_grad_norm_(self._engine.module.parameters(), self._max_norm)
             self._norm = float(norm)
-        return True
+            return self._guard.allows(self._norm)
+        # Set by DeepSpeed's own optimizer just before it calls ours, once per step or once per partition of it.
+        return self._guard.allows(float(self._engine.optimizer._global_grad_norm))
 
 
 @contextmanager
@@ -239,7 +290,7 @@ def _buckets(named: dict[str, Tensor]) -> list[list[str]]:
 
 
 def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: int, clips: bool) -> dict[str, Any]:
-    bucket = max(min(parameters, 500_000_000), 1)
+    bucket = min(parameters + parameters % 2, 500_000_000)  # DeepSpeed wants an even number
     half = dtype == torch.bfloat16
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,

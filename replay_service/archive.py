@@ -9,7 +9,7 @@ import itertools
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -50,15 +50,25 @@ def export_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
     """
     infos = sorted(pool.entries(), key=lambda info: info.sequence)
     priorities = {info.group_id: info.priority for info in infos}
+
+    def records() -> Iterator[tuple[float, TrajectoryGroup]]:
+        for done, group in enumerate(pool.iterate(list(priorities)), start=1):
+            if group is not None:
+                yield priorities[group.group_id], group
+            progress(done, len(priorities))
+
+    return write_archive(path, records())
+
+
+def write_archive(path: Path, records: Iterable[tuple[float, TrajectoryGroup]]) -> int:
+    """Write (priority, group) pairs to `path`, which appears once it is complete; returns how many."""
     written = 0
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
             file.write(_MAGIC + bytes([VERSION]))
-            for done, group in enumerate(pool.iterate(list(priorities)), start=1):
-                if group is not None:
-                    file.write(msgpack.packb([priorities[group.group_id], encode_group(group)]))
-                    written += 1
-                progress(done, len(priorities))
+            for priority, group in records:
+                file.write(msgpack.packb([priority, encode_group(group)]))
+                written += 1
             file.write(msgpack.packb(written))
             file.flush()
             os.fsync(file.fileno())

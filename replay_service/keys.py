@@ -63,6 +63,11 @@ class Keys:
         return self._key("ls")
 
     @property
+    def marks(self) -> str:
+        """Group id -> mark of the reward that it was last re-scored with."""
+        return self._key("mk")
+
+    @property
     def garbage(self) -> str:
         """Groups whose payload on another server may be deleted."""
         return self._key("gc")

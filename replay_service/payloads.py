@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +46,9 @@ class Payloads(Protocol):
     def push(self, parcels: Sequence[Parcel]) -> list[Any]:
         """Store payloads and index them with push.lua: of each both or neither. Returns the script's answers, aligned."""
 
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """Put `payload` in the place of a group's and update the index with rescore.lua. Returns the script's answer."""
+
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         """Payloads, aligned; None where there is none."""
 
@@ -87,6 +90,9 @@ class BesideIndex:
                 except NoScriptError:
                     client.script_load(script.source)
         raise redis.ConnectionError("the server forgets its scripts")
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "payload": payload}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         return _read(self._index, self._keys, group_ids)
@@ -133,6 +139,16 @@ class Sharded:
         if answer.get(b"garbage", 0) >= _GARBAGE:
             self.collect()
         return answer
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """As the two servers cannot change together, a client that dies in between leaves the new payload with the old
+        priority and without the mark, so that whoever goes on does this group again."""
+        probe = self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "probe": True}))
+        if probe[b"status"] != b"ok":
+            return probe
+        key = self._keys.payload(group_id)
+        self._shard_of(group_id).run(lambda client: client.set(key, payload, xx=True, keepttl=True))
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         places: dict[Connection, list[int]] = {}

@@ -6,6 +6,7 @@ import math
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,7 @@ from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Parcel, Payloads, Sharded
-from replay_service.plan import AckStatus, PushResult, SamplePlan, Wait, read_plan
+from replay_service.plan import AckStatus, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, fetch_stats
 from replay_service.waiting import polls
@@ -89,6 +90,17 @@ class Replay:
         """Start warm-up and update_frequency afresh from what the pool holds: after a resume, no backlog is owed."""
         self._pool.script("configure", {"reset": True})
 
+    def set_update_frequency(self, trajectories: int) -> None:
+        """Ask for so many new trajectories per sample from now on, instead of the settings' update_frequency.
+
+        Raises:
+            ValueError: below 1.
+        """
+        if trajectories < 1:
+            raise ValueError(f"update_frequency must be >= 1 to be changed, got {trajectories}")
+        self._settings = replace(self._settings, update_frequency=trajectories)
+        self._pool.change(self._settings)
+
     def try_push(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """Store a group, all or nothing, without waiting.
 
@@ -128,6 +140,36 @@ class Replay:
         """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
         pairs = zip(groups, priorities, strict=True)
         return self._send([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
+
+    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
+        """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
+
+        Place in the order of arrival, uses and policy versions stay. 'done': it carries this mark already; 'leased': a learner
+        holds it, whose acknowledgement would undo the new priority, so try again; 'dropped': at priority 0 it is removed, as a
+        push would have counted and not kept it; 'gone': it was evicted.
+
+        Args:
+            mark: names the reward; a group keeps the last one.
+
+        Raises:
+            ValueError: negative or non-finite priority.
+        """
+        _check_finite("priority", {group.group_id: priority})
+        payload = self._encode(group)
+        facts = {"p": float(priority), "bytes": len(payload), "mark": mark, "draw": self._draws.one()}
+        (answer,) = self._pool.ask(lambda: [self._payloads.replace(group.group_id, payload, facts)])
+        status: RescoreStatus = answer[b"status"].decode()
+        return status
+
+    def marked(self, mark: str) -> set[str]:
+        """Ids of the groups that were last re-scored under `mark`."""
+        self._pool.open()
+        found: set[str] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, part = self._index.run(lambda client, at=cursor or 0: client.hscan(self._keys.marks, at, count=500))  # type: ignore[misc]
+            found |= {scripts.text(group_id) for group_id, value in part.items() if value == mark.encode()}
+        return found
 
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
@@ -284,13 +326,17 @@ class Replay:
         """Release the connections and end waits of other threads; idempotent."""
         self._payloads.close()
 
-    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+    def _encode(self, group: TrajectoryGroup) -> bytes:
         settings = self._settings
         payload = encode_group(group, compress=settings.compress, half_logprobs=settings.half_logprobs)
         if len(payload) > settings.max_group_bytes:
             raise CodecError(
                 f"group {group.group_id!r} has {len(payload)} bytes, max_group_bytes is {settings.max_group_bytes}"
             )
+        return payload
+
+    def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
+        payload = self._encode(group)
         arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
         return Parcel(group.group_id, len(group), payload, arguments)
 

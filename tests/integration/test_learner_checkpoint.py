@@ -22,7 +22,7 @@ from replay_service.store import Replay
 GROUPS, SIZE, UPDATES, CUT = 4, 4, 4, 2
 
 
-def configure(stage: int, world: int, dtype: str, lora: int) -> RunConfig:
+def configure(stage: int, world: int, dtype: str, lora: int, critic: bool) -> RunConfig:
     return parse_config(
         {
             "rollout": {"group_size": SIZE},
@@ -34,7 +34,8 @@ def configure(stage: int, world: int, dtype: str, lora: int) -> RunConfig:
                 "freshness_half_life": None,
                 "max_uses": None,
             },
-            "kl": {"coef": 0.1},
+            "kl": {"coef": 0.1, "target": 0.01},
+            "advantage": {"estimator": "gae"} if critic else {},
             "learner": {
                 "batch_size": GROUPS * SIZE,
                 "micro_batch_tokens": 100,
@@ -52,8 +53,16 @@ def train(rank: int, world: int, port: int, job: dict[str, Any], results: Any) -
     """Child process: updates `first` to `last`, from a checkpoint if one is given, leaving one behind on the way."""
     from learner.worker import LearnerWorker
 
-    config = configure(job["stage"], world, job["dtype"], job["lora"])
-    worker = LearnerWorker(config, job["model"], replay_url=job["url"], replay_namespace=job["pool"], rank=rank, world=world)
+    config = configure(job["stage"], world, job["dtype"], job["lora"], job["critic"])
+    worker = LearnerWorker(
+        config,
+        job["model"],
+        replay_url=job["url"],
+        replay_namespace=job["pool"],
+        rank=rank,
+        world=world,
+        folder=job["folder"].parent,
+    )
     worker.setup("127.0.0.1", port, 1)
     torch.manual_seed(rank + job["noise"])  # a checkpoint must bring its own generators
     if job["restore"] is not None:
@@ -96,11 +105,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplayServer]:
 
 
 CASES = [
-    pytest.param(0, 1, "float32", 0, id="plain"),
-    pytest.param(3, 2, "bfloat16", 4, id="zero-3-two-ranks-bfloat16-lora"),
-    *(pytest.param(stage, 1, "float32", 4, marks=pytest.mark.slow, id=f"lora-zero-{stage}") for stage in (0, 2)),
+    pytest.param(0, 1, "float32", 0, False, id="plain"),
+    pytest.param(3, 2, "bfloat16", 4, False, id="zero-3-two-ranks-bfloat16-lora"),
+    *(pytest.param(stage, 1, "float32", 0, True, marks=pytest.mark.slow, id=f"critic-zero-{stage}") for stage in (0, 2)),
+    *(pytest.param(stage, 1, "float32", 4, False, marks=pytest.mark.slow, id=f"lora-zero-{stage}") for stage in (0, 2)),
     *(
-        pytest.param(stage, world, dtype, 0, marks=pytest.mark.slow, id=f"zero-{stage}-{world}-{dtype}")
+        pytest.param(stage, world, dtype, 0, False, marks=pytest.mark.slow, id=f"zero-{stage}-{world}-{dtype}")
         for stage in range(4)
         for world in (1, 2)
         for dtype in ("float32", "bfloat16")
@@ -109,15 +119,16 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "world", "dtype", "lora"), CASES)
+@pytest.mark.parametrize(("stage", "world", "dtype", "lora", "critic"), CASES)
 def test_updates_after_a_resume_are_bit_identical(
-    stage: int, world: int, dtype: str, lora: int, server: ReplayServer, tmp_path: Path
+    stage: int, world: int, dtype: str, lora: int, critic: bool, server: ReplayServer, tmp_path: Path
 ) -> None:
     model = tiny_model(tmp_path / "model")
     job = {
         "stage": stage,
         "dtype": dtype,
         "lora": lora,
+        "critic": critic,
         "model": model,
         "url": server.url,
         "pool": tmp_path.name,
@@ -125,7 +136,7 @@ def test_updates_after_a_resume_are_bit_identical(
     }
     job["folder"].mkdir()
     rng = np.random.default_rng(0)
-    settings = configure(stage, world, dtype, lora)
+    settings = configure(stage, world, dtype, lora, critic)
     with Replay(server.url, tmp_path.name, settings.replay, seed=0) as pool:
         for index in range(3 * GROUPS):
             pool.push(group(rng, f"g{index}", size=SIZE), priority=1.0)

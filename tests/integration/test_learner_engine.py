@@ -13,15 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from learner.batch import micro_batches
 from learner_data import row, tiny_model
 
-#: Name -> settings of the learner; the last four on two ranks only.
+#: Name -> settings of the learner; the last six on two ranks only.
 CASES: dict[str, dict[str, Any]] = {
     "zero 0": {"zero_stage": 0},
     "zero 1": {"zero_stage": 1},
     "zero 2": {"zero_stage": 2},
     "zero 3": {"zero_stage": 3},
+    "packed": {"zero_stage": 0, "packing": True},
+    "packed, zero 3": {"zero_stage": 3, "packing": True},
     "recomputed": {"zero_stage": 0, "activation_checkpointing": True},
     "recomputed, zero 3": {"zero_stage": 3, "activation_checkpointing": True},
     "offloaded": {"zero_stage": 2, "offload": "optimizer"},
@@ -58,7 +59,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
 
     from cacherl.config import parse_config
     from learner.engine import PolicyEngine, Rendezvous, join
-    from learner.grpo import GrpoTrainer
+    from learner.trainer import PolicyTrainer
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -75,7 +76,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
             }
         )
         engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=world)
-        trainer = GrpoTrainer(engine, config, None)
+        trainer = PolicyTrainer(engine, config, None)
         trainer.train(rows[:1] if rank == 0 else [], version=0)
         engine.reset_optimizer()
         result = trainer.train(mine, version=1)
@@ -98,7 +99,7 @@ def train(rank: int, world: int, port: int, model: Path, results: Any) -> None:
 
 def result_batches(trainer: Any, rows: list[Any]) -> int:
     """Micro-batches of two epochs."""
-    return 2 * len(trainer._agree(rows, micro_batches(rows, 80))[1])
+    return 2 * len(trainer._step(rows, list(range(len(rows)))).batches)
 
 
 def run(world: int, model: Path) -> dict[str, Any]:
@@ -175,3 +176,52 @@ def test_every_way_to_split_the_work_equals_plain_pytorch(model: Path) -> None:
         if key == (2, "zero 3"):
             assert counts["partitioned"] > 3
             assert counts["gathers"] == 1  # one collective for all weights, not one for each
+
+
+def train_adapters(port: int, model: Path, results: Any) -> None:
+    """Child process: three updates of an adapter at every stage, with the base as KL reference; puts (stage, weights, KL)."""
+    from cacherl.config import parse_config
+    from learner.engine import PolicyEngine, Rendezvous, join
+    from learner.grpo import GrpoTrainer
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    join(Rendezvous(port=port, timeout_s=60), device)
+    for stage in range(4):
+        learner = {"zero_stage": stage, "micro_batch_tokens": 80, "lr": LR, "epochs": 2, "lora": {"rank": 4}}
+        config = parse_config(
+            {
+                "model": {"max_length": 40},
+                "kl": {"coef": 0.5},
+                "learner": {**learner, "activation_checkpointing": stage in (1, 3)},
+            }
+        )
+        torch.manual_seed(0)  # of the adapter's first matrix
+        engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=1)
+        trainer = GrpoTrainer(engine, config, engine.reference)
+        kl = [trainer.train(make_rows(), version=version).metrics["learner/kl"] for version in range(3)]
+        results.put((stage, {name: value.numpy() for name, value in (engine.full_weights() or {}).items()}, kl))
+    engine.close()
+
+
+def test_an_adapter_learns_the_same_at_every_stage(model: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = get_context("spawn")
+    results = context.Queue()
+    child = context.Process(target=train_adapters, args=(port, model, results))
+    child.start()
+    try:
+        outcomes = {stage: rest for stage, *rest in (results.get(timeout=240) for _ in range(4))}
+        child.join(60)
+    finally:
+        child.kill()
+    initial = load_file(model / "model.safetensors")
+    weights, kl = outcomes[0]
+    moved = distance(weights, initial)
+    assert moved > 1
+    assert min(kl) > 0.1  # the base stays behind, and is what the KL is measured against
+    for stage, (others, other_kl) in outcomes.items():
+        assert distance(others, weights) < 1e-4 * moved, stage
+        assert other_kl == pytest.approx(kl, rel=1e-4, abs=1e-7), stage

@@ -103,6 +103,8 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="step-00000010 is not a complete checkpoint"):
         store(tmp_path).newest()
+    take(store(tmp_path), 20)  # a run that goes on does not stumble over it
+    assert versions(store(tmp_path)) == [20]
     assert entry == WrittenFile(name="learner-0.pt", nbytes=1000, crc32=entry.crc32)
 
 

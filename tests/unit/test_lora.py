@@ -40,7 +40,7 @@ def scores(model: PolicyModel, batch: MicroBatch) -> torch.Tensor:
 def disturbed(model: PolicyModel) -> PolicyModel:
     torch.manual_seed(0)
     with torch.no_grad():
-        for value in model.trained_weights().values():
+        for value in model.private_weights().values():
             value.copy_(0.1 * torch.randn_like(value))
     return model
 
@@ -48,11 +48,11 @@ def disturbed(model: PolicyModel) -> PolicyModel:
 def test_a_fresh_adapter_changes_nothing_and_only_it_is_trained(folder: Path, batch: MicroBatch) -> None:
     plain, adapted = load_policy(folder, torch.float32), load_policy(folder, torch.float32, SETTINGS)
     torch.testing.assert_close(scores(adapted, batch), scores(plain, batch), rtol=0, atol=0)
-    names = adapted.trained_weights()
+    names = adapted.private_weights()
     assert len(names) == 2 * 7 * 2  # two matrices for each of seven layers of two blocks
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     adapted(batch)[0].sum().backward()
-    assert {name for name, value in adapted.named_weights().items() if value.grad is not None} == set(names)
+    assert {name for name, value in adapted.named_parameters() if value.grad is not None} == set(names)
 
 
 def test_what_is_published_is_the_merged_model(folder: Path, batch: MicroBatch, tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ def test_the_reference_is_the_base_and_the_adapter_comes_back(folder: Path, batc
         reference = adapted(batch)[0]
     torch.testing.assert_close(reference, scores(load_policy(folder, torch.float32), batch), rtol=0, atol=0)
     torch.testing.assert_close(scores(adapted, batch), before, rtol=0, atol=0)
-    assert all(value.requires_grad for value in adapted.trained_weights().values())
+    assert all(value.requires_grad for value in adapted.private_weights().values())
     with pytest.raises(RuntimeError, match="without gradient only"), without_adapter(adapted):
         pass
 
 
 def test_chosen_layers(folder: Path) -> None:
     adapted = load_policy(folder, torch.float32, LoraSection(rank=2, targets=("q_proj", "v_proj")))
-    assert {name.split(".lora_")[0].rpartition(".")[2] for name in adapted.trained_weights()} == {"q_proj", "v_proj"}
+    assert {name.split(".lora_")[0].rpartition(".")[2] for name in adapted.private_weights()} == {"q_proj", "v_proj"}
     with pytest.raises(ConfigError, match=r"learner\.lora\.targets \['no_proj'\]"):
         load_policy(folder, torch.float32, LoraSection(rank=2, targets=("no_proj",)))
     with pytest.raises(ConfigError, match=r"learner\.lora: alpha and targets without a rank have no effect"):

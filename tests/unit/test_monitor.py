@@ -52,6 +52,7 @@ def monitor(clock: Clock, tmp_path: Path) -> Iterator[Monitor]:
 
 def episode(**changes: Any) -> EpisodeSummary:
     fields: dict[str, Any] = {
+        "family": "trip",
         "level": 1,
         "outcome": 1.0,
         "total_reward": 0.9,
@@ -173,6 +174,12 @@ def test_a_summary_is_the_trajectory_in_numbers() -> None:
     assert summary.total_reward == pytest.approx(sum(summary.reward_parts.values()))
 
 
+def test_held_out_success_per_family_of_a_mix() -> None:
+    episodes = [episode(family=family, outcome=outcome) for family, outcome in (("trip", 1.0), ("trip", 0.0), ("data", 1.0))]
+    metrics = eval_metrics(episodes)
+    assert (metrics["eval/success/trip"], metrics["eval/success/data"]) == (0.5, 1.0)
+
+
 def test_held_out_success_overall_and_per_level() -> None:
     episodes = [episode(level=level, outcome=outcome) for level, outcome in ((1, 1.0), (1, 0.0), (3, 1.0), (3, 1.0))]
     assert eval_metrics(episodes) == pytest.approx(
@@ -184,6 +191,30 @@ def test_held_out_success_overall_and_per_level() -> None:
             "eval/length": 40.0,
         }
     )
+
+
+def test_hit_rates_per_tool_and_tier(monitor: Monitor) -> None:
+    monitor.on_report(report(episode(tiers={("read", "live"): 1, ("read", "exact"): 2, ("search", "exact"): 1})))
+    monitor.on_report(report(episode(tiers={("read", "best_effort"): 1, ("search", "normalised"): 3}), episode()))
+    metrics = {name: value for name, value in monitor.drain().items() if name.startswith("tool_cache/")}
+    assert metrics == {
+        "tool_cache/hit_rate": 7 / 8,
+        "tool_cache/live": 1 / 8,
+        "tool_cache/exact": 3 / 8,
+        "tool_cache/normalised": 3 / 8,
+        "tool_cache/best_effort": 1 / 8,
+        "tool_cache/tool/read/live": 1 / 4,
+        "tool_cache/tool/read/exact": 2 / 4,
+        "tool_cache/tool/read/normalised": 0.0,
+        "tool_cache/tool/read/best_effort": 1 / 4,
+        "tool_cache/tool/search/live": 0.0,
+        "tool_cache/tool/search/exact": 1 / 4,
+        "tool_cache/tool/search/normalised": 3 / 4,
+        "tool_cache/tool/search/best_effort": 0.0,
+    }
+    monitor.writer.write(1, metrics)  # all of them are declared
+    monitor.on_report(report(episode()))
+    assert not [name for name in monitor.drain() if name.startswith("tool_cache/")]
 
 
 def test_a_resumed_session_counts_on(monitor: Monitor, clock: Clock) -> None:
