@@ -182,7 +182,7 @@ def train_adapters(port: int, model: Path, results: Any) -> None:
     """Child process: three updates of an adapter at every stage, with the base as KL reference; puts (stage, weights, KL)."""
     from cacherl.config import parse_config
     from learner.engine import PolicyEngine, Rendezvous, join
-    from learner.grpo import GrpoTrainer
+    from learner.trainer import PolicyTrainer
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -198,7 +198,7 @@ def train_adapters(port: int, model: Path, results: Any) -> None:
         )
         torch.manual_seed(0)  # of the adapter's first matrix
         engine = PolicyEngine(model, config.learner, dtype=torch.float32, lr=LR, device=device, world=1)
-        trainer = GrpoTrainer(engine, config, engine.reference)
+        trainer = PolicyTrainer(engine, config, engine.reference)
         kl = [trainer.train(make_rows(), version=version).metrics["learner/kl"] for version in range(3)]
         results.put((stage, {name: value.numpy() for name, value in (engine.full_weights() or {}).items()}, kl))
     engine.close()
