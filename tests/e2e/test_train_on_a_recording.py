@@ -56,4 +56,4 @@ def test_a_run_trains_on_what_was_recorded_once(kind: str, tmp_path: Path, monke
     assert rates
     assert set(rates) == {1.0}  # every result was served, none was live
     assert path.read_bytes() == recorded
-    assert run.leftovers() == ({}, set())
+    assert run.leftovers()[0] == {}

@@ -11,11 +11,10 @@ from actors.episode import EpisodeLimits
 from actors.policy import Sampling
 from actors.report import EpisodeSummary, GroupReport, rollout_metrics
 from cacherl.codec import decode_group, encode_group
-from cacherl.config import EnvSection, RewardSection, ToolCacheSection
+from cacherl.config import EnvSection, ToolCacheSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.agents import OracleAgent
 from envs.registry import load_source
-from rewards.composer import Composer
 
 
 async def played(chat: Chat, cache: ToolCacheSection, ids: list[str]) -> list[Trajectory]:
@@ -25,7 +24,6 @@ async def played(chat: Chat, cache: ToolCacheSection, ids: list[str]) -> list[Tr
         lambda _: OracleAgent(source),
         source=source,
         chat=chat,
-        scorer=Composer.from_config(RewardSection()),
         limits=EpisodeLimits(max_turns=9, max_length=512, timeout_s=60.0),
         sampling=Sampling(temperature=1.0, max_new_tokens=32),
     )
