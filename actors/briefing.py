@@ -26,12 +26,13 @@ _PROBE = (Message(role="user", content="a"),)
 def briefed_chat(tokenizer: Any, config: RunConfig, source: TaskSource) -> Chat:
     """The chat of a run, whose prompts tell of the tools in the way that `env.briefing` names.
 
-    'auto' tells a tiny model nothing, as it learns its tools from demonstrations. Any other model is told by its own chat
+    'auto' tells a tiny model nothing, as it learns its tools from demonstrations, nor any where the prompts tell of the tools
+    themselves. Any other model is told by its own chat
     template, if that renders tools and asks for calls in `env.action_format`, else by a system message.
 
     Raises:
-        ConfigError: the tokenizer cannot be used token in, token out; the template renders no tools; or a tiny model, which
-            has no words for it, is to be told.
+        ConfigError: the tokenizer cannot be used token in, token out; the template renders no tools; there is nothing to tell;
+            or a tiny model, which has no words for it, is to be told.
     """
     mode: Literal["auto", "none", "template", "system"] = config.env.briefing
     if config.model.path is None:
@@ -40,7 +41,9 @@ def briefed_chat(tokenizer: Any, config: RunConfig, source: TaskSource) -> Chat:
                 f"env.briefing: {mode!r} needs a real model (model.path): the tiny model knows only the words of its tasks"
             )
         return Chat(tokenizer)
-    if mode == "none":
+    if mode in ("template", "system") and not source.tools():
+        raise ConfigError(f"env.briefing: {mode!r} has nothing to tell: the prompts of {source.family!r} say all; leave 'auto'")
+    if mode == "none" or not source.tools():
         return Chat(tokenizer)
     told = Chat(tokenizer, tools=[tool_schema(spec) for spec in source.tools()])
     renders = told.prompt_text(_PROBE) != Chat(tokenizer).prompt_text(_PROBE)

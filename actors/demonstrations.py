@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actors.chat import Chat
-from actors.episode import Episode, EpisodeLimits, Member, Scorer
+from actors.episode import Episode, EpisodeLimits, Member
 from actors.policy import Sampling, ScriptedPolicy
 from actors.rollout import close_env, derive_seed
 from cacherl.trajectory import Message, Trajectory
@@ -53,11 +53,10 @@ async def demonstrate(
     *,
     source: TaskSource,
     chat: Chat,
-    scorer: Scorer,
     limits: EpisodeLimits,
     sampling: Sampling,
 ) -> list[Trajectory]:
-    """Let agent number i play task number i, for every task.
+    """Let agent number i play task number i, for every task; without rewards, which imitation does not need.
 
     Raises:
         EnvironmentFault: an environment failed.
@@ -66,7 +65,7 @@ async def demonstrate(
     for index, task in enumerate(tasks):
         env = _RememberingEnv(source.make_env())
         policy = ScriptedPolicy(_acting(agent_of(index), task, env.history), chat.completion_ids, source="demonstration")
-        episode = Episode(policy=policy, env=env, chat=chat, scorer=scorer, sampling=sampling, limits=limits)
+        episode = Episode(policy=policy, env=env, chat=chat, sampling=sampling, limits=limits)
         name = f"demonstration-{index}"
         member = Member(task=task, trajectory_id=name, rollout_seed=derive_seed(name, task.task_id))
         try:

@@ -91,7 +91,8 @@ class Engine:
 
         try:
             args = AsyncEngineArgs(**_engine_args(settings))
-            engine = cls(AsyncLLM.from_engine_args(args), settings)
+            # In a thread: it takes long, and who gives up on it meanwhile must be able to say so (`abandon_start`).
+            engine = cls(await asyncio.to_thread(AsyncLLM.from_engine_args, args), settings)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineError(f"vLLM could not start on {settings.model}: {error}") from error
         await engine._llm.update_weight_version(str(FIRST_VERSION))
@@ -169,6 +170,19 @@ class Engine:
     def close(self) -> None:
         """Stop the engine's processes."""
         self._llm.shutdown(timeout=_SHUTDOWN_S)
+
+
+def abandon_start() -> None:
+    """End an engine that is still starting, or refused to, so that there is nothing to `close`; leaves no shared memory."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:  # held first, or they would go on to make names that nobody removes
+        with contextlib.suppress(psutil.Error):
+            child.suspend()
+    unname_shared_memory()
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    unname_shared_memory()  # this process was not held
 
 
 def unname_shared_memory() -> None:

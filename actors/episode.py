@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -14,20 +13,10 @@ from actors.chat import Chat
 from actors.policy import Completion, Policy, Sampling
 from actors.stopwatch import Stopwatch
 from cacherl.errors import ConfigError, DeadlineExceeded, EngineError, EnvironmentFault, boundary
-from cacherl.trajectory import NO_VERSION, Message, Status, ToolCall, Trajectory, Turn
+from cacherl.trajectory import NO_VERSION, Message, Status, Trajectory, Turn
 from envs.base import EnvStep, Task, ToolEnv
 
 TERMINATED = Status(kind="terminated")
-
-
-class Scorer(Protocol):
-    """Rewards of an episode; `rewards.composer.Composer` is one."""
-
-    def turn(self, calls: Sequence[ToolCall]) -> Mapping[str, float]:
-        """Weighted components of one turn."""
-
-    def trajectory(self, outcome: float) -> Mapping[str, float]:
-        """Weighted components of the whole episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +89,15 @@ class _Run:
 class Episode:
     """Plays one member to its end."""
 
-    def __init__(
-        self, *, policy: Policy, env: ToolEnv, chat: Chat, scorer: Scorer, sampling: Sampling, limits: EpisodeLimits
-    ) -> None:
+    def __init__(self, *, policy: Policy, env: ToolEnv, chat: Chat, sampling: Sampling, limits: EpisodeLimits) -> None:
         self._policy = policy
         self._env = env
         self._chat = chat
-        self._scorer = scorer
         self._sampling = sampling
         self._limits = limits
 
     async def play(self, member: Member) -> Trajectory:
-        """Run the episode; whatever the policy or the tools do ends in a recorded status, not in an exception.
+        """Run the episode, without rewards; whatever the policy or the tools do ends in a recorded status, not in an exception.
 
         Raises:
             EngineError, EnvironmentFault: infrastructure failed; the member may be tried again.
@@ -125,8 +111,6 @@ class Episode:
             reset = self._env.reset(member.task, rollout_seed=member.rollout_seed)
             await run.watch.measure(reset, f"the environment to reset for {member.trajectory_id}")
         status, outcome = await self._turns(run)
-        with _reward_of(member.task):
-            rewards = dict(self._scorer.trajectory(outcome))
         return Trajectory(
             trajectory_id=member.trajectory_id,
             task_id=member.task.task_id,
@@ -139,7 +123,7 @@ class Episode:
             policy_versions=np.array(run.tokens.versions, dtype=np.int32),
             temperature=self._sampling.temperature,
             turns=tuple(run.turns),
-            rewards=rewards,
+            rewards={},
             outcome=outcome,
             status=status,
             task_seed=member.task.seed,
@@ -147,6 +131,7 @@ class Episode:
             source=self._policy.source,
             started_at=started,
             duration_s=time.monotonic() - clock,
+            prompt=member.task.messages,
         )
 
     def _prompt(self, task: Task) -> list[int]:
@@ -230,19 +215,16 @@ class Episode:
         step: EnvStep | None = None,
         tool_s: float = 0.0,
     ) -> None:
-        calls = step.calls if step else ()
-        with _reward_of(run.member.task):
-            rewards = dict(self._scorer.turn(calls))
         run.turns.append(
             Turn(
                 completion=span,
                 observation=(span[1], span[1]) if step is None or step.terminated else self._observe(run, step.messages),
                 text=text,
-                calls=calls,
+                calls=step.calls if step else (),
                 messages=step.messages if step else (),
-                rewards=rewards,
                 finish_reason=completion.finish_reason,
                 state_hash=step.state_hash if step else "",
+                potential=step.potential if step else None,
                 generate_s=generate_s,
                 tool_s=tool_s,
             )
@@ -254,7 +236,3 @@ class Episode:
 
 def _environment_of(task: Task) -> AbstractContextManager[None]:
     return boundary(EnvironmentFault, f"environment {task.family!r} failed on task {task.task_id}")
-
-
-def _reward_of(task: Task) -> AbstractContextManager[None]:
-    return boundary(EnvironmentFault, f"the reward of task {task.task_id} failed")

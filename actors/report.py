@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import get_args
 
-from cacherl.trajectory import Trajectory
+from cacherl.reward_settings import JUDGE, JUDGE_MISSING
+from cacherl.trajectory import Tier, Trajectory
 
 _CODE_ENDED = ("overtime", "memory", "crash")
 
@@ -19,9 +22,11 @@ class EpisodeSummary:
         outcome: raw verdict in [0, 1]; total_reward and reward_parts: as in `Trajectory`.
         turns, sampled_tokens, tool_calls, tool_errors: counts.
         end: 'terminated', or the reason of the truncation.
+        tiers: (tool, tier) -> results that came from that tier; empty without a tool-result cache.
         code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
     """
 
+    family: str
     level: int
     outcome: float
     total_reward: float
@@ -31,12 +36,14 @@ class EpisodeSummary:
     tool_calls: int
     tool_errors: int
     end: str
+    tiers: Mapping[tuple[str, Tier], int] = field(default_factory=dict)
     code_ended: int = 0
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
         calls = [call for turn in trajectory.turns for call in turn.calls]
         return cls(
+            family=trajectory.family,
             level=trajectory.level,
             outcome=trajectory.outcome,
             total_reward=trajectory.total_reward,
@@ -46,6 +53,7 @@ class EpisodeSummary:
             tool_calls=len(calls),
             tool_errors=sum(not call.ok for call in calls),
             end=trajectory.status.reason or trajectory.status.kind,
+            tiers=Counter((call.name, call.tier) for call in calls if call.tier is not None),
             code_ended=sum(call.error in _CODE_ENDED for call in calls),
         )
 
@@ -83,14 +91,48 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
         "rollout/truncated": fmean(e.end != "terminated" for e in episodes),
     }
     parts = sorted({name for episode in episodes for name in episode.reward_parts})
-    return means | failed | {f"reward/{name}": fmean(e.reward_parts.get(name, 0.0) for e in episodes) for name in parts}
+    if JUDGE in parts or JUDGE_MISSING in parts:
+        means["rollout/judge_failed"] = fmean(JUDGE_MISSING in e.reward_parts for e in episodes)
+    rewards = {f"reward/{name}": _mean_of_part(episodes, name) for name in parts}
+    return means | failed | rewards | tool_cache_metrics(episodes)
+
+
+def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:
+    """A part that an episode lacks is 0 there; but where the judge failed there is no score, which is not a score of 0."""
+    if name in (JUDGE, JUDGE_MISSING):
+        return fmean(e.reward_parts[name] for e in episodes if name in e.reward_parts)
+    return fmean(e.reward_parts.get(name, 0.0) for e in episodes)
+
+
+def tool_cache_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
+    """Share of each tier among the tool results of `episodes`, of all tools and of each; nothing without such a cache."""
+    counts: Counter[tuple[str, Tier]] = Counter()
+    for episode in episodes:
+        counts.update(episode.tiers)
+    if not counts:
+        return {}
+    total = counts.total()
+    overall = {tier: sum(count for (_, of), count in counts.items() if of == tier) for tier in get_args(Tier)}
+    metrics = {"tool_cache/hit_rate": 1 - overall["live"] / total}
+    metrics |= {f"tool_cache/{tier}": count / total for tier, count in overall.items()}
+    for tool in sorted({tool for tool, _ in counts}):
+        of_tool = sum(counts[tool, tier] for tier in get_args(Tier))
+        metrics |= {f"tool_cache/tool/{tool}/{tier}": counts[tool, tier] / of_tool for tier in get_args(Tier)}
+    return metrics
 
 
 def eval_metrics(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Held-out success, overall and per level, with tool errors and length per episode."""
+    """Held-out success, overall, per level and, where there are several, per family, with tool errors and length."""
     levels = sorted({episode.level for episode in episodes})
+    families = sorted({episode.family for episode in episodes})
     return {
         "eval/success": fmean(e.outcome for e in episodes),
         "eval/tool_errors": fmean(e.tool_errors for e in episodes),
         "eval/length": fmean(e.sampled_tokens for e in episodes),
-    } | {f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels}
+        **{f"eval/success/level{level}": fmean(e.outcome for e in episodes if e.level == level) for level in levels},
+        **{
+            f"eval/success/{family}": fmean(e.outcome for e in episodes if e.family == family)
+            for family in families
+            if len(families) > 1
+        },
+    }

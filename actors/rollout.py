@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from actors.chat import Chat
-from actors.episode import Episode, EpisodeLimits, Member, Scorer
+from actors.episode import Episode, EpisodeLimits, Member
 from actors.policy import Policy, Sampling
 from cacherl.errors import CacheRLError, EnvironmentFault, boundary
 from cacherl.trajectory import Trajectory, TrajectoryGroup
@@ -20,12 +22,25 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that an environment gets to close.
 _CLOSE_S = 30.0
+#: Groups whose reward may be waited for at a time; threads start when they are needed.
+_SCORING_THREADS = 16
 
 
 def derive_seed(*parts: object) -> int:
     """A seed in [0, 2^31) that depends on all `parts` and on nothing else, the same in every process."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % 2**31
+
+
+class Scorer(Protocol):
+    """Rewards of a group; `rewards.composer.Composer` is one."""
+
+    @property
+    def blocking(self) -> bool:
+        """`score` waits for a network or a model, so it must not run on the event loop."""
+
+    def score(self, members: Sequence[Trajectory], scales: Mapping[str, float]) -> tuple[Trajectory, ...]:
+        """The finished siblings with their rewards; `scales` are factors of the components' weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +51,14 @@ class GroupRequest:
         group_id: globally unique, also among runs.
         size: members.
         seed: fixes every seed inside the group.
+        scales: component of the reward -> factor of its weight for all members; 1 where there is none.
     """
 
     group_id: str
     task: Task
     size: int
     seed: int
+    scales: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +66,8 @@ class PlayedGroup:
     """What became of a group.
 
     Attributes:
-        group: the members that finished; None when fewer than two did (or none of a group of one): no baseline is left.
+        group: the members that finished; None when fewer than two did (or none of a group of one): no baseline is left,
+            or when their reward failed.
         errors: why the others failed, one message each.
     """
 
@@ -83,9 +101,14 @@ class Rollout:
         self._sampling = sampling
         self._limits = limits
         self._max_retries = max_retries
+        self._scoring = ThreadPoolExecutor(_SCORING_THREADS, thread_name_prefix="reward")
 
     async def group(self, request: GroupRequest) -> PlayedGroup:
-        """Play all members of `request` at once. Failed ones are left out, and never enter the group's baseline."""
+        """Play all members of `request` at once. Failed ones are left out, and never enter the group's baseline.
+
+        Raises:
+            ConfigError: the reward cannot work with these episodes.
+        """
         members = [
             Member(
                 task=request.task,
@@ -99,6 +122,11 @@ class Rollout:
         errors = tuple(str(result) for result in played if isinstance(result, CacheRLError))
         if len(finished) < min(2, request.size):
             return PlayedGroup(group=None, errors=errors)
+        try:
+            finished = await self._scored(finished, request)
+        except EnvironmentFault as error:
+            logger.warning("%s", error)
+            return PlayedGroup(group=None, errors=(*errors, str(error)))
         group = TrajectoryGroup(
             group_id=request.group_id,
             task_id=request.task.task_id,
@@ -108,10 +136,22 @@ class Rollout:
         )
         return PlayedGroup(group=group, errors=errors)
 
-    async def each(self, tasks: Sequence[Task], *, label: str) -> list[Trajectory | CacheRLError]:
-        """Play one episode of each task, in order; the last error where infrastructure failed every attempt."""
+    async def _scored(self, members: Sequence[Trajectory], request: GroupRequest) -> tuple[Trajectory, ...]:
+        with boundary(EnvironmentFault, f"the reward of task {request.task.task_id} failed"):
+            if not self._scorer.blocking:
+                return self._scorer.score(members, request.scales)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._scoring, self._scorer.score, members, request.scales)
+
+    async def each(self, tasks: Sequence[Task], *, label: str, seed: int) -> list[Trajectory | CacheRLError]:
+        """Play one episode of each task, in order, unscored; the last error where infrastructure failed every attempt.
+
+        Args:
+            label: tells these episodes from others of the same tasks.
+            seed: fixes the tools' noise and the sampling of every episode, whatever its label.
+        """
         members = [
-            Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(label, task.task_id))
+            Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(seed, task.task_id))
             for task in tasks
         ]
         return list(await asyncio.gather(*map(self._attempt, members)))
@@ -130,9 +170,7 @@ class Rollout:
     async def _play(self, member: Member) -> Trajectory:
         with boundary(EnvironmentFault, f"no environment could be made for task {member.task.task_id}"):
             env = self._make_env()
-        episode = Episode(
-            policy=self._policy, env=env, chat=self._chat, scorer=self._scorer, sampling=self._sampling, limits=self._limits
-        )
+        episode = Episode(policy=self._policy, env=env, chat=self._chat, sampling=self._sampling, limits=self._limits)
         try:
             return await episode.play(member)
         finally:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from actors.briefing import briefed_chat
 from actors.chat import Chat
-from actors.engine import Engine, EngineSettings
+from actors.engine import Engine, EngineSettings, abandon_start
 from actors.episode import EpisodeLimits
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
-from actors.rollout import GroupRequest, Rollout
+from actors.rollout import GroupRequest, Rollout, derive_seed
+from actors.scoring import composer_of
 from actors.weights import StagedWeights
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded, EngineDied
@@ -69,7 +70,7 @@ class RolloutWorker:
         self._spec = spec
         self._staged: StagedWeights | None = None
         self._source: TaskSource = load_source(spec.config.env)
-        self._scorer = Composer.from_config(spec.config.reward)
+        self._scorer = composer_of(spec.config, self._source)
         self._replay = Replay(spec.replay_url, spec.replay_namespace, spec.config.replay)
 
     def __repr__(self) -> str:
@@ -123,7 +124,7 @@ class RolloutWorker:
 
     async def _push(self, group: TrajectoryGroup) -> str:
         priority = self._spec.priority(group)
-        deadline_s = self._spec.config.replay.deadline_s
+        deadline_s = longest_wait_s(self._spec.config)
         deadline = time.monotonic() + deadline_s
         while (result := await asyncio.to_thread(self._replay.try_push, group, priority=priority)).status == "throttle":
             if time.monotonic() > deadline:
@@ -134,13 +135,14 @@ class RolloutWorker:
         return str(result.status)
 
     async def evaluate(self, tasks: Sequence[Task], label: str) -> list[EpisodeSummary]:
-        """Play one greedy episode of each task; nothing is pushed.
+        """Play one greedy episode of each task; nothing is pushed. The tools' noise is the same whatever the label.
 
         Raises:
             EngineDied: this actor must be replaced.
             EngineError, EnvironmentFault: an episode failed every attempt.
         """
-        played = await self._greedy.each(tasks, label=label)
+        seed = derive_seed(self._spec.config.run.seed, "evaluation")
+        played = await self._greedy.each(tasks, label=label, seed=seed)
         self._require_engine()
         summaries = []
         for result in played:
@@ -151,7 +153,7 @@ class RolloutWorker:
 
     async def sample(self, tasks: Sequence[Task], label: str) -> list[Trajectory]:
         """Play one sampled episode of each task and return the trajectories themselves, for checks of the token path."""
-        played = await self._sampled.each(tasks, label=label)
+        played = await self._sampled.each(tasks, label=label, seed=derive_seed(label))
         return [result for result in played if isinstance(result, Trajectory)]
 
     async def stage_weights(self, manifest: WeightManifest, buffer: npt.NDArray[np.uint8]) -> str:
@@ -174,9 +176,17 @@ class RolloutWorker:
         """Stop the engine and leave no process behind."""
         if hasattr(self, "_engine"):
             self._engine.close()
+        else:
+            await asyncio.to_thread(abandon_start)
         if self._staged:
             self._staged.close()
         self._replay.close()
+
+
+def longest_wait_s(config: RunConfig) -> float:
+    """Seconds that a push may have to wait: what an update, its publish and an evaluation may take, and replay.deadline_s."""
+    between_draws = config.learner.update_deadline_s + config.weights.deadline_s + config.eval.deadline_s
+    return between_draws + config.replay.deadline_s
 
 
 def make_rollout(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import platform
@@ -51,8 +52,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args()
     rows = [machine_row(options.seed)]
-    # A further cost of environments (a tool-result cache, say) is a function like these.
-    for section in (family_rows, sandbox_rows):
+    for section in (family_rows, sandbox_rows, tool_cache_rows):
         for row in section(options):
             sys.stdout.write("  ".join(f"{key} {value}" for key, value in row.items()) + "\n")
             sys.stdout.flush()
@@ -81,7 +81,7 @@ def machine_row(seed: int) -> Row:
 
 def family_rows(options: argparse.Namespace) -> Iterator[Row]:
     """Groups of siblings, each task drawn anew and played `GROUP` times."""
-    for family in (*PURE, "code"):
+    for family in (*sorted(PURE), "code"):
         groups = options.groups if family in PURE else max(options.groups // 20, 1)
         source = load_source(EnvSection(name=family, levels=(1,)))
         rng = random.Random(options.seed)
@@ -200,6 +200,17 @@ def timed(action: Callable[[], Any], times: int) -> float:
     for _ in range(times):
         action()
     return (time.perf_counter() - begin) / times
+
+
+def tool_cache_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """A result from the tool-result cache, per store and tier: tool_cache.py beside this file."""
+    spec = importlib.util.spec_from_file_location("tool_cache_benchmark", Path(__file__).with_name("tool_cache.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for row in module.rows(entries=2000, calls=options.calls):
+        yield {"section": "tool cache", **row}
 
 
 if __name__ == "__main__":

@@ -56,13 +56,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An option, the figure it is to move and how: `check(baseline, changed)`."""
+    """An option, the figure it is to move and how: `check(baseline, changed)`; both runs also have `given`."""
 
     option: str
     overrides: Sequence[str]
     figure: str
     read: Figure
     check: Check
+    given: Sequence[str] = ()
 
 
 def mean(name: str) -> Figure:
@@ -97,8 +98,8 @@ def within(limit: float) -> Check:
     return lambda before, after: after <= limit < before
 
 
-def case(option: str, overrides: str, figure: str, read: Figure, check: Check) -> Case:
-    return Case(option=option, overrides=overrides.split(), figure=figure, read=read, check=check)
+def case(option: str, overrides: str, figure: str, read: Figure, check: Check, *, given: str = "") -> Case:
+    return Case(option=option, overrides=overrides.split(), figure=figure, read=read, check=check, given=given.split())
 
 
 CASES = (
@@ -140,7 +141,14 @@ CASES = (
         higher(),
     ),
     case("update_frequency", "replay.update_frequency=48", "inserted at the end", last("replay/inserted"), higher(1.5)),
-    case("max_ahead", "replay.max_ahead=16", "inserted at the end", last("replay/inserted"), lower()),
+    case(
+        "max_ahead",
+        "replay.max_ahead=4",
+        "inserted at the end, the actors faster than the learner",
+        last("replay/inserted"),
+        lower(),
+        given="replay.update_frequency=4",
+    ),
     case(
         "capacity",
         "replay.capacity=96",
@@ -207,13 +215,16 @@ def main() -> None:
     chosen = [case for case in CASES if not arguments.only or case.option.split()[0].rstrip(",") in arguments.only.split(",")]
     sys.stdout.write(f"{os.cpu_count()} cores, {CONFIG}, {arguments.updates} updates, {' '.join(BASELINE)}\n\n")
     sys.stdout.write("| option | set to | figure | baseline | with it |\n|---|---|---|---|---|\n")
-    baseline = train((), arguments.updates)
+    baselines: dict[tuple[str, ...], Run] = {}
     idle = []
     for each in chosen:
-        before, after = each.read(baseline), each.read(train(each.overrides, arguments.updates))
+        given = tuple(each.given)
+        baselines[given] = baselines.get(given) or train(given, arguments.updates)
+        before, after = each.read(baselines[given]), each.read(train([*given, *each.overrides], arguments.updates))
         moved = each.check(before, after)
         idle += [] if moved else [each.option]
         settings = ", ".join(override.removeprefix("replay.") for override in each.overrides)
+        settings += f" (given {', '.join(each.given)})" if each.given else ""
         sys.stdout.write(
             f"| {each.option} | {settings} | {each.figure} | {before:.4g} | {after:.4g}{'' if moved else ' (!)'} |\n"
         )

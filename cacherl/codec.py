@@ -31,13 +31,16 @@ from cacherl.trajectory import (
     Source,
     Status,
     StatusKind,
+    Tier,
     ToolCall,
     Trajectory,
     TrajectoryGroup,
     Turn,
 )
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+#: What this program reads. Version 1 knew no tier of a call, no potential of a turn and no prompts.
+READABLE: Final = (1, SCHEMA_VERSION)
 MAGIC: Final = b"CRLG"
 #: Default limit of one payload and of its arrays once decompressed, in bytes.
 MAX_BYTES: Final = 256 * 2**20
@@ -47,9 +50,10 @@ HALF_LOGPROBS: Final = 2
 
 _HEADER = struct.Struct("<4sBB")
 _LOWEST_HALF = -65504.0
-_TURN_FIELDS = 12
-_MEMBER_FIELDS = 14
-_GROUP_FIELDS = 11
+_TURN_FIELDS = 13
+_CALL_FIELDS = 7
+_MEMBER_FIELDS = 15
+_GROUP_FIELDS = 12
 
 
 def encode_group(group: TrajectoryGroup, *, compress: bool = False, half_logprobs: bool = False) -> bytes:
@@ -95,8 +99,9 @@ def _check_header(payload: bytes, max_bytes: int) -> int:
     magic, version, codec = _HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise CodecError(f"payload starts with {bytes(magic)!r}, not {MAGIC!r}: it is not a trajectory group")
-    if version != SCHEMA_VERSION:
-        raise CodecError(f"payload has schema version {version}, this program reads {SCHEMA_VERSION}")
+    if version not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise CodecError(f"payload has schema version {version}, this program reads {known}")
     if codec & ~(ZSTD_TOKENS | HALF_LOGPROBS):
         raise CodecError(f"payload has unknown codec {codec:#04x}")
     return int(codec)
@@ -112,6 +117,7 @@ def _dump_group(group: TrajectoryGroup, codec: int) -> list[Any]:
     logprobs = np.concatenate([member.rollout_logprobs for member in members])[mask]
     versions = np.concatenate([member.policy_versions for member in members])[mask]
     arguments = [call.arguments for member in members for turn in member.turns for call in turn.calls]
+    prompts = list(dict.fromkeys(member.prompt for member in members))  # siblings share theirs
     return [
         group.group_id,
         group.task_id,
@@ -125,7 +131,8 @@ def _dump_group(group: TrajectoryGroup, codec: int) -> list[Any]:
         else logprobs.astype("<f4").tobytes(),
         _runs(versions),
         json.dumps(arguments, default=_plain),
-        [_dump_member(member) for member in members],
+        [_dump_member(member, prompts.index(member.prompt)) for member in members],
+        [_dump_messages(prompt) for prompt in prompts],
     ]
 
 
@@ -138,7 +145,7 @@ def _runs(values: npt.NDArray[np.int32]) -> list[int]:
     return np.stack([values[starts], counts], axis=1).ravel().tolist()
 
 
-def _dump_member(member: Trajectory) -> list[Any]:
+def _dump_member(member: Trajectory, prompt: int) -> list[Any]:
     return [
         member.trajectory_id,
         member.family,
@@ -154,6 +161,7 @@ def _dump_member(member: Trajectory) -> list[Any]:
         member.started_at,
         member.duration_s,
         [_dump_turn(turn) for turn in member.turns],
+        prompt,
     ]
 
 
@@ -162,14 +170,19 @@ def _dump_turn(turn: Turn) -> list[Any]:
         *turn.completion,
         *turn.observation,
         turn.text,
-        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds] for call in turn.calls],
-        [[message.role, message.content, message.name] for message in turn.messages],
+        [[call.name, call.ok, call.error, call.repairs, call.tags, call.seconds, call.tier] for call in turn.calls],
+        _dump_messages(turn.messages),
         turn.rewards,
         turn.finish_reason,
         turn.state_hash,
         turn.generate_s,
         turn.tool_s,
+        turn.potential,
     ]
+
+
+def _dump_messages(messages: tuple[Message, ...]) -> list[list[Any]]:
+    return [[message.role, message.content, message.name] for message in messages]
 
 
 def _plain(value: Any) -> Any:
@@ -185,14 +198,16 @@ def _plain(value: Any) -> Any:
 
 
 def _load_group(body: Any, codec: int, max_bytes: int) -> TrajectoryGroup:
-    group_id, task_id, failed, created, lengths, *parts, arguments, members = wire.fields(body, _GROUP_FIELDS, "group")
+    *values, stored = _since_version_2(body, _GROUP_FIELDS, "group", [[]])
+    group_id, task_id, failed, created, lengths, *parts, arguments, members = values
+    prompts = [_load_messages(prompt) for prompt in wire.as_list(stored, "prompts")]
     sizes = [wire.as_natural(length, "length") for length in wire.as_list(lengths, "lengths")]
     if len(wire.as_list(members, "members")) != len(sizes):
         raise CodecError(f"{len(members)} members, but {len(sizes)} lengths")
     arrays = _load_arrays(sizes, parts, codec, max_bytes)
     task = wire.as_text(task_id, "task_id")
     calls = iter(wire.as_list(json.loads(wire.as_text(arguments, "arguments")), "arguments"))
-    trajectories = tuple(_load_member(member, task, part, calls) for member, part in zip(members, arrays, strict=True))
+    trajectories = tuple(_load_member(member, task, part, calls, prompts) for member, part in zip(members, arrays, strict=True))
     if next(calls, None) is not None:
         raise CodecError("more tool arguments than tool calls")
     return TrajectoryGroup(
@@ -233,11 +248,12 @@ def _expand(runs: Any, expected: int) -> npt.NDArray[np.int32]:
     return np.repeat(np.array(flat[::2], dtype=np.int32), flat[1::2])
 
 
-def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator[Any]) -> Trajectory:
+def _load_member(
+    member: Any, task_id: str, arrays: _Arrays, arguments: Iterator[Any], prompts: list[tuple[Message, ...]]
+) -> Trajectory:
     token_ids, loss_mask, logprobs, versions = arrays
-    (name, family, level, split, temperature, rewards, outcome, kind, reason, seeds, source, started, duration, turns) = (
-        wire.fields(member, _MEMBER_FIELDS, "trajectory")
-    )
+    *values, prompt = _since_version_2(member, _MEMBER_FIELDS, "trajectory", 0)
+    name, family, level, split, temperature, rewards, outcome, kind, reason, seeds, source, started, duration, turns = values
     task_seed, rollout_seed = wire.fields(seeds, 2, "seeds")
     return Trajectory(
         trajectory_id=wire.as_text(name, "trajectory_id"),
@@ -261,29 +277,30 @@ def _load_member(member: Any, task_id: str, arrays: _Arrays, arguments: Iterator
         source=wire.as_choice(source, get_args(Source), "source"),
         started_at=wire.as_number(started, "started_at"),
         duration_s=wire.as_number(duration, "duration_s"),
+        prompt=prompts[wire.as_natural(prompt, "prompt")],
     )
 
 
 def _load_turn(turn: Any, arguments: Iterator[Any]) -> Turn:
-    start, stop, after, end, text, calls, messages, rewards, finish, state, generate_s, tool_s = wire.fields(
-        turn, _TURN_FIELDS, "turn"
-    )
+    values = _since_version_2(turn, _TURN_FIELDS, "turn", None)
+    start, stop, after, end, text, calls, messages, rewards, finish, state, generate_s, tool_s, potential = values
     return Turn(
         completion=(wire.as_natural(start, "completion"), wire.as_natural(stop, "completion")),
         observation=(wire.as_natural(after, "observation"), wire.as_natural(end, "observation")),
         text=wire.as_text(text, "text"),
         calls=tuple(_load_call(call, arguments) for call in wire.as_list(calls, "calls")),
-        messages=tuple(_load_message(message) for message in wire.as_list(messages, "messages")),
+        messages=_load_messages(messages),
         rewards=wire.as_rewards(rewards),
         finish_reason=wire.as_text(finish, "finish_reason"),
         state_hash=wire.as_text(state, "state_hash"),
         generate_s=wire.as_number(generate_s, "generate_s"),
         tool_s=wire.as_number(tool_s, "tool_s"),
+        potential=None if potential is None else wire.as_number(potential, "potential"),
     )
 
 
 def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
-    name, ok, error, repairs, tags, seconds = wire.fields(call, 6, "call")
+    name, ok, error, repairs, tags, seconds, tier = _since_version_2(call, _CALL_FIELDS, "call", None)
     if not isinstance(ok, bool):
         raise CodecError(f"call ok must be a boolean, got {ok!r:.40}")
     return ToolCall(
@@ -294,7 +311,19 @@ def _load_call(call: Any, arguments: Iterator[Any]) -> ToolCall:
         repairs=wire.as_texts(repairs, "repairs"),
         tags=wire.as_texts(tags, "tags"),
         seconds=wire.as_number(seconds, "call seconds"),
+        tier=None if tier is None else wire.as_choice(tier, get_args(Tier), "call tier"),
     )
+
+
+def _since_version_2(values: Any, count: int, name: str, default: Any) -> list[Any]:
+    """`count` fields, of which version 1 lacks the last."""
+    if len(wire.as_list(values, name)) == count - 1:
+        values = [*values, default]
+    return wire.fields(values, count, name)
+
+
+def _load_messages(messages: Any) -> tuple[Message, ...]:
+    return tuple(_load_message(message) for message in wire.as_list(messages, "messages"))
 
 
 def _load_message(message: Any) -> Message:

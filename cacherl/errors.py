@@ -42,6 +42,18 @@ class LearnerError(CacheRLError):
     """The learner could not make or publish an update."""
 
 
+class CheckpointError(CacheRLError):
+    """A checkpoint cannot be written, is damaged, or does not fit the run."""
+
+
+class NotFiniteError(LearnerError):
+    """A loss or a gradient is not a number; no step was taken on it."""
+
+
+class NoSolutionError(ConfigError):
+    """Demonstrations were asked of an environment whose tasks nobody but the policy solves."""
+
+
 class DeadlineExceeded(CacheRLError, TimeoutError):
     """A wait ended at its deadline.
 

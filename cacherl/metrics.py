@@ -87,10 +87,17 @@ _REDUCERS: dict[Reduction, Callable[[list[float]], float]] = {
 
 
 class JsonlSink:
-    """One JSON object a line: {"step": int, "time": unix seconds, name: value, ...}; non-finite values become null."""
+    """One JSON object a line: {"step": int, "time": unix seconds, name: value, ...}; non-finite values become null.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        resume_after: the file's records of later steps, and a line that was cut short, are dropped first: those steps will be
+            made again. None keeps everything.
+    """
+
+    def __init__(self, path: Path, *, resume_after: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if resume_after is not None and path.exists():
+            drop_later_records(path, "step", resume_after)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -102,13 +109,31 @@ class JsonlSink:
         self._file.close()
 
 
-class TensorBoardSink:
-    """Scalars under the metric's own name, for `tensorboard --logdir`."""
+def drop_later_records(path: Path, key: str, last: int) -> None:
+    """Rewrite a file of JSON lines without those whose `key` exceeds `last`, and without a line that was cut short."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            if json.loads(line)[key] <= last:
+                kept.append(line + "\n")
+        except json.JSONDecodeError:
+            continue  # cut short when the writer was killed
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(kept), "utf-8")
+    partial.replace(path)
 
-    def __init__(self, directory: Path) -> None:
+
+class TensorBoardSink:
+    """Scalars under the metric's own name, for `tensorboard --logdir`.
+
+    Args:
+        resume_after: events of later steps, from an earlier session, are no longer shown. None keeps everything.
+    """
+
+    def __init__(self, directory: Path, *, resume_after: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory))
+        self._writer = SummaryWriter(str(directory), purge_step=None if resume_after is None else resume_after + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -159,8 +184,12 @@ declare(
     time/sample                | s             | mean | learner waiting for a batch from the replay service
     time/update                | s             | mean | one optimizer step, collation included
     time/publish               | s             | mean | gathering weights until every engine acknowledged them
+    time/checkpoint            | s             | mean | updates waiting for a checkpoint to be copied, or written if synchronous
+    checkpoint/version         | versions      | last | learner version of the newest complete checkpoint
+    checkpoint/bytes           | bytes         | last | its size
+    checkpoint/seconds         | s             | last | from its begin until it was complete
     eval/success               | fraction      | last | greedy success on held-out tasks
-    eval/success/*             | fraction      | last | the same, per level
+    eval/success/*             | fraction      | last | the same, per level; in a mix also per family
     eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
     eval/length                | tokens        | last | sampled tokens per held-out episode
     rollout/success            | fraction      | mean | raw outcome of training episodes
@@ -174,7 +203,21 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    curriculum/level           | level         | last | level that most training tasks are drawn from
+    curriculum/level/*         | level         | last | the same, per family of a mix
+    curriculum/success/*       | fraction      | last | rolling success of fresh training tasks, per level (of each family)
+    curriculum/variance/*      | fraction      | last | latest groups whose members differ, per level (of each family)
+    curriculum/remembered      | tasks         | last | tasks kept to be played again, because their last group had variance
+    curriculum/remembered/*    | tasks         | last | the same, per family of a mix
+    rollout/judge_failed       | fraction      | mean | episodes that the reward's judge gave no score
+    tool_cache/hit_rate        | fraction      | mean | tool results that were served from the tool-result cache
+    tool_cache/live            | fraction      | mean | tool results that the tools themselves gave
+    tool_cache/exact           | fraction      | mean | tool results recorded for the same call in the same state
+    tool_cache/normalised      | fraction      | mean | tool results recorded for a call of the same normal form, or similar
+    tool_cache/best_effort     | fraction      | mean | tool results recorded for the nearest call of the tool in the state
+    tool_cache/tool/*          | fraction      | mean | the same, per tool and tier
     reward/*                   | reward        | mean | mean weighted value per episode of a reward component
+    reward_weight/*            | reward        | last | weight of a reward component at the moment, schedule included
     reward_batch/mean/*        | reward        | mean | mean of a reward component over the trajectories of the trained batch
     reward_batch/min/*         | reward        | min  | its smallest value in the batch
     reward_batch/max/*         | reward        | max  | its largest value in the batch
@@ -203,13 +246,22 @@ declare(
     replay/is_weight           | -             | mean | importance weight of the batch's groups, 1 without a sampling bias
     replay/fresh_fraction      | fraction      | mean | share of the batch never sampled before
     learner/loss               | loss          | mean | the loss that was minimised
-    learner/policy_loss        | loss          | mean | its clipped policy-gradient part
-    learner/kl                 | nats/token    | mean | k3 estimate of KL to the reference policy
+    learner/policy_loss        | loss          | mean | its policy-gradient part
+    learner/value_loss         | reward^2      | mean | the critic's clipped loss
+    learner/kl                 | nats/token    | mean | estimate of KL to the reference policy
+    learner/kl_coef            | 1             | last | its weight in the loss
+    learner/kl_surge           | updates       | sum  | updates whose KL was above kl.surge times the target
     learner/entropy            | nats/token    | mean | mean policy entropy on sampled tokens
     learner/grad_norm          | norm          | mean | global gradient norm before clipping
     learner/clip_fraction      | fraction      | mean | sampled tokens whose ratio was clipped
     learner/ratio_mean         | ratio         | mean | mean of policy over behaviour probability
     learner/ratio_max          | ratio         | max  | largest ratio
+    learner/drift_kl           | nats/token    | mean | k3 between the policies that sampled the batch and the current one
+    learner/good_logprob       | nats/token    | mean | mean log-likelihood of sampled tokens with a positive advantage
+    learner/good_log_ratio     | nats/token    | mean | its change since they were sampled
+    learner/correction_weight  | 1             | mean | weight of the off-policy correction
+    learner/dropped_tokens     | fraction      | mean | tokens that the off-policy correction dropped
+    learner/skipped_steps      | steps         | sum  | steps not taken because their gradient was a spike
     learner/ess                | fraction      | mean | effective sample size over number of trajectories
     learner/mismatch_kl        | nats/token    | mean | k3 between engine and learner log-probabilities before the step
     learner/lr                 | 1             | last | learning rate
@@ -218,6 +270,9 @@ declare(
     learner/version            | versions      | last | optimizer steps since the warm start
     learner/advantage_std      | reward        | mean | standard deviation of the batch's advantages
     alarm/*                    | 1             | last | 1 while the alarm of that name (and of that subject) is raised
+    governor/change            | 1             | sum  | the replay governor's decision: 1 more replay, -1 less, 0 as it was
+    governor/replay_ratio      | uses          | last | trained per inserted trajectories that it asks for
+    governor/update_frequency  | trajectories  | last | new trajectories per update that give this ratio
     warm_start/loss            | nats/token    | mean | negative log-likelihood of demonstrations
     """)
 )

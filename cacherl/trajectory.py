@@ -28,6 +28,7 @@ BoolArray = npt.NDArray[np.bool_]
 Role = Literal["system", "user", "assistant", "tool"]
 StatusKind = Literal["terminated", "truncated", "error"]
 Source = Literal["policy", "random", "demonstration"]
+Tier = Literal["live", "exact", "normalised", "best_effort"]
 
 #: `policy_versions` entry of a token that no policy sampled.
 NO_VERSION = -1
@@ -50,11 +51,13 @@ class ToolCall:
         name: the tool's name as the model wrote it ('' when unreadable).
         arguments: the parsed JSON object ({} when unreadable).
         ok: the tool ran and returned a result.
-        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'tool'; of code in the sandbox
-            also 'overtime', 'memory' and 'crash'), None when ok.
+        error: kind of failure ('parse', 'unknown_tool', 'arguments', 'transient', 'timeout', 'unrecorded', 'tool'; of code in
+            the sandbox also 'overtime', 'memory' and 'crash'), None when ok.
         repairs: names of the recorded repairs that the parser made to the text.
         tags: facts that the environment states about the call for the reward ('needed', 'first', 'repeat', ...).
         seconds: how long the call took, including simulated latency.
+        tier: where the result came from: the tool itself ('live') or the tool-result cache, and how closely the recorded call
+            matches; None: there is no such cache, or no tool was reached.
     """
 
     name: str
@@ -64,6 +67,7 @@ class ToolCall:
     repairs: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     seconds: float = 0.0
+    tier: Tier | None = None
 
     def __post_init__(self) -> None:
         if self.ok == (self.error is not None):
@@ -99,6 +103,7 @@ class Turn:
         rewards: weighted reward per component, in reward units; their sum is the turn's reward.
         finish_reason: why the engine stopped: 'stop', 'length' or 'abort'.
         state_hash: hash of the environment's state before the turn ('' where the environment has none).
+        potential: how promising the environment finds that state, in [0, 1]; None where it does not say.
         generate_s, tool_s: seconds spent in the engine and in the tools.
     """
 
@@ -110,6 +115,7 @@ class Turn:
     rewards: Mapping[str, float] = field(default_factory=dict)
     finish_reason: str = "stop"
     state_hash: str = ""
+    potential: float | None = None
     generate_s: float = 0.0
     tool_s: float = 0.0
 
@@ -134,6 +140,7 @@ class Trajectory:
         outcome: the raw verdict, 1.0 success, 0.0 failure (partial credit between); never shaped.
         rollout_seed: seed of the tool noise of this member; `Task.seed` fixed the world.
         source: who acted: the trained policy, a random policy, or a demonstration.
+        prompt: the task's messages, as text for the reward and for people; () where it was not recorded.
         started_at: unix seconds; duration_s: seconds.
 
     Raises:
@@ -159,6 +166,7 @@ class Trajectory:
     source: Source = "policy"
     started_at: float = 0.0
     duration_s: float = 0.0
+    prompt: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)

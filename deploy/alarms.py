@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from cacherl.errors import CacheRLError
 
@@ -145,6 +145,15 @@ class AlarmBoard:
             with self.log.open("a", encoding="utf-8") as lines:
                 lines.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in events)
         return Verdict(metrics=self._metrics(), events=events)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is raised, and what has ever been: a resumed run does not raise it again."""
+        return {"raised": [[*key, since] for key, since in self._raised.items()], "known": list(self._known)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what an earlier session had raised."""
+        self._raised = {(name, subject): since for name, subject, since in state["raised"]}
+        self._known = dict.fromkeys(state["known"])
 
     def _metrics(self) -> dict[str, float]:
         raised = {name for name, _ in self._raised}

@@ -65,6 +65,14 @@ SECTIONS = (
         ),
     ),
     Section(
+        question="What is it given to do?",
+        charts=(
+            Chart(title="Level of the curriculum", patterns=("curriculum/level", "curriculum/level/*")),
+            Chart(title="Each level of it", patterns=("curriculum/success/*", "curriculum/variance/*"), axis=_SHARE),
+            Chart(title="Tasks to be played again", patterns=("curriculum/remembered", "curriculum/remembered/*")),
+        ),
+    ),
+    Section(
         question="What does the reward pay for?",
         charts=(
             Chart(title="Share of the variance within groups", patterns=("reward_batch/variance_share/*",)),

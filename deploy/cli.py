@@ -10,12 +10,15 @@ import typer
 import yaml
 from rich.console import Console
 
-from cacherl.config import load_config
+from cacherl.config import RunConfig, load_config
 from cacherl.errors import CacheRLError, ConfigError
+from deploy.env_cli import app as env_app
 from deploy.replay_cli import app as replay_app
 from deploy.tune_cli import tune
+from envs.preflight import ready_source
 
 app = typer.Typer(help="Reinforcement learning of tool-calling agents with durable, prioritized replay.", no_args_is_help=True)
+app.add_typer(env_app, name="env")
 app.add_typer(replay_app, name="replay")
 app.command()(tune)
 
@@ -23,10 +26,37 @@ ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="YAML fi
 Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as learner.lr=1e-4", metavar="[KEY=VALUE]...")]
 
 
+@app.callback()
+def _start() -> None:
+    # A module of the user's is looked for in the current folder too, as `python -m` would; last, so that it hides nothing.
+    sys.path.append(str(Path.cwd()))
+
+
 @app.command()
-def train(config: ConfigPath = None, overrides: Overrides = None) -> None:
+def train(
+    config: ConfigPath = None,
+    env: Annotated[
+        str | None, typer.Option(help="The environment, short for env.name=...; 'package.module:Name' for yours.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
     """Run the loop: actors, replay service and learner, until run.updates."""
-    settings = load_config(config, overrides or ())
+    _train(load_config(config, [*(overrides or ()), *([f"env.name={env}"] if env else ())]))
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of a run that was killed, or ended, such as runs/demo.")],
+    overrides: Overrides = None,
+) -> None:
+    """Go on with a run from its newest checkpoint, with its own config and what may be changed of it."""
+    config = _config_of(run_dir)
+    place = [f"run.dir={run_dir.resolve().parent}", f"run.name={run_dir.resolve().name}", "run.if_exists=resume"]
+    _train(load_config(config, [*(overrides or ()), *place]))
+
+
+def _train(settings: RunConfig) -> None:
+    ready_source(settings.env)  # a broken one is refused here, before the libraries of the run take seconds to load
     from deploy.launch import run_training
 
     summary, report = run_training(settings)
@@ -56,9 +86,28 @@ def report(run_dir: Annotated[Path, typer.Argument(help="Folder of a run, such a
     """Write report.html of a run anew."""
     from deploy.report import write_report
 
-    if not (run_dir / "config.yaml").is_file():
-        raise ConfigError(f"{run_dir} is not the folder of a run (no config.yaml in it)")
+    _config_of(run_dir)
     typer.echo(str(write_report(run_dir)))
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A run's folder (its newest checkpoint), or one of its checkpoints.")],
+    target: Annotated[Path, typer.Argument(help="Folder to make.")],
+    best: Annotated[bool, typer.Option(help="Of a run, the checkpoint with the highest held-out success.")] = False,
+) -> None:
+    """Write the policy of a checkpoint as a Hugging Face folder, for transformers, vLLM, or model.path."""
+    from deploy.export import export_policy
+
+    checkpoint = export_policy(source, target, best=best)
+    typer.echo(f"{target}: the policy of version {checkpoint.version}")
+
+
+def _config_of(run_dir: Path) -> Path:
+    config = run_dir / "config.yaml"
+    if not config.is_file():
+        raise ConfigError(f"{run_dir} is not the folder of a run (no config.yaml in it)")
+    return config
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError, DeadlineExceeded
+from deploy.shipping import modules_to_ship
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 #: Seconds of one wait for placement; Ray takes whole or fractional seconds.
 _PLACEMENT_POLL_S = 1
+#: Seconds for a cluster's head to take a connection.
+_ANSWER_S = 10.0
 #: Settings that keep Ray from reporting usage, overriding device variables, and printing banners.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,28 +40,48 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
     Address: `ray.address`, else the environment's RAY_ADDRESS (set by `ray job submit`), else a local cluster.
 
     Raises:
-        ConfigError: the address does not answer, or the cluster can never hold what the run asks for.
+        ConfigError: the address does not answer, the cluster can never hold what the run asks for, or the user's own
+            environment cannot be sent to it.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
+    modules = modules_to_ship(config.env.name)
     address = config.ray.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = (
         {"address": address} if address else {"address": "local", "include_dashboard": config.ray.dashboard}
     )
+    if address:
+        _require_answer(address)
+    if modules:
+        options["runtime_env"] = {"py_modules": modules}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             context = ray.init(namespace=namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError) as error:
             raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            raise ConfigError(f"env.name {config.env.name!r}: {modules[0]} cannot be sent to the cluster: {error}") from error
     try:
         _check_capacity(config, ray.cluster_resources())
         _check_nodes(config, sum(node["Alive"] for node in ray.nodes()))
         yield context.dashboard_url or ""
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself tries for minutes, deaf to Ctrl-C, to reach what does not listen."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return  # 'auto', 'local' or a ray:// URL, of which Ray says itself what is wrong
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S):
+            return
+    except OSError as error:
+        raise ConfigError(f"ray.address: nothing listens at {address!r} ({error}); is that cluster running?") from None
 
 
 def _check_capacity(config: RunConfig, total: dict[str, float]) -> None:

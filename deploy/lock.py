@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "deploy" / "requirements" / "cpu.lock"
-EXTRAS = ("cpu", "tune", "dev")
+EXTRAS = ("cpu", "lora", "mcp", "tune", "dev")
 LEFT_OUT = frozenset({"torchvision", "torchaudio", "torchcodec"})
 HEADER = """\
 # Everything that the CPU stack is made of, for CPython 3.11 on x86-64 Linux. Installed with --no-deps by `make install`.

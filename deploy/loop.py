@@ -10,22 +10,26 @@ updates     enough new trajectories in the pool; the          pushed groups; ack
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.pool import ActorPool, PublishedWeights
-from actors.report import eval_metrics
+from actors.report import GroupReport, eval_metrics
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
 from cacherl.policy import FIRST_VERSION
 from deploy.alarms import AlarmBoard, Observation
+from deploy.checkpointing import Checkpointer
+from deploy.governor import ReplayGovernor
 from deploy.monitor import Monitor
 from deploy.tasks import TaskStream
 from envs.base import Task
 from learner.group import LearnerGroup
-from replay_service.plan import Wait
+from replay_service.plan import SamplePlan, Wait
 from replay_service.store import Replay
+from rewards.schedule import RewardSchedule
 
 #: Seconds between two attempts to draw a batch.
 _SAMPLE_POLL_S = 0.05
@@ -46,29 +50,39 @@ class Loop:
     learner: LearnerGroup
     replay: Replay
     stream: TaskStream
+    rewards: RewardSchedule
     held_out: list[Task]
     monitor: Monitor
+    checkpointer: Checkpointer
     alarms: AlarmBoard
+    governor: ReplayGovernor | None = None
     version: int = FIRST_VERSION
 
     async def run(self) -> None:
-        """Train until `run.updates` or `run.stop_at_success`.
+        """Train from `version` until `run.updates` or `run.stop_at_success`.
 
         Raises:
             CacheRLError: whatever ended the rollouts or the updates early.
         """
         self.monitor.enter("first weights", "every engine to load the start weights")
         await self._publish()
-        await self._evaluate()
+        await asyncio.to_thread(self.replay.set_version, self.version)
+        if not self.monitor.held_out:  # a resumed run has the evaluation of its version on record
+            success = await self._evaluate()
+            await self.checkpointer.after_update(self.version, success=success, last=self.config.run.updates <= self.version)
         self.monitor.enter("training")
-        await _first_to_end(self._updates(), self.pool.rollout(self.stream, self.monitor.on_report))
+        await _first_to_end(self._updates(), self.pool.rollout(self.stream, self._on_report))
+        await self.checkpointer.finish()
+
+    def _on_report(self, report: GroupReport) -> None:
+        self.stream.observe(report)
+        self.monitor.on_report(report)
 
     async def _updates(self) -> None:
         config = self.config
         while self.version < config.run.updates:
-            batch = f"{self.stream.prefix}-{self.version + 1}"
             begin = time.monotonic()
-            await self._wait_for_batch(batch)
+            batch = await self._wait_for_batch(f"{self.stream.prefix}-{self.version + 1}")
             sampled = time.monotonic()
             self.monitor.show(waiting_for="the learner's update")
             stats = await self.learner.update(batch)
@@ -77,16 +91,31 @@ class Loop:
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published
                 metrics["time/publish"] = await self._publish()
-            metrics |= self.monitor.drain() | await self._pool_metrics()
+            await asyncio.to_thread(self.replay.set_version, self.version)
+            rollouts = self.monitor.drain()
+            self.rewards.observe(self.version, turns=rollouts.get("rollout/turns"), success=rollouts.get("rollout/success"))
+            metrics |= rollouts | self.rewards.metrics | self.stream.metrics() | self.checkpointer.drain()
+            metrics |= await self._pool_metrics()
             self.monitor.show(actors_alive=self.pool.alive)
+            metrics |= await self._govern(stats.metrics)
             metrics |= await self._judge(metrics, [group for groups in stats.group_ids for group in groups])
             self.monitor.on_update(self.version, metrics)
-            if evaluates:
-                success = await self._evaluate()
-                if config.run.stop_at_success is not None and success >= config.run.stop_at_success:
-                    return
+            success = await self._evaluate() if evaluates else None
+            stops = config.run.stop_at_success is not None and success is not None and success >= config.run.stop_at_success
+            last = stops or self.version == config.run.updates
+            await self.checkpointer.after_update(self.version, success=success, last=last)
+            if stops:
+                return
 
-    async def _wait_for_batch(self, batch: str) -> None:
+    async def _wait_for_batch(self, batch: str) -> str:
+        """Draw a batch; returns its id, which is `batch` unless an earlier session drew that and some of it is gone."""
+        plan = await self._drawn(batch)
+        if plan.repeated and None in await asyncio.to_thread(self.replay.fetch, [entry.group_id for entry in plan.entries]):
+            batch = f"{batch}-again-{secrets.token_hex(4)}"
+            await self._drawn(batch)
+        return batch
+
+    async def _drawn(self, batch: str) -> SamplePlan:
         groups = self.config.learner.batch_size // self.config.rollout.group_size
         deadline_s = self.config.replay.deadline_s
         deadline = time.monotonic() + deadline_s
@@ -95,13 +124,13 @@ class Loop:
             if time.monotonic() > deadline:
                 raise DeadlineExceeded(str(plan), deadline_s)
             await asyncio.sleep(_SAMPLE_POLL_S)
+        return plan
 
     async def _publish(self) -> float:
         begin = time.monotonic()
         self.monitor.show(waiting_for=f"every engine to load version {self.version}")
         manifest, buffer = await self.learner.publish(self.version)
         await self.pool.publish(PublishedWeights(manifest=manifest, buffer=buffer))
-        await asyncio.to_thread(self.replay.set_version, self.version)
         return time.monotonic() - begin
 
     async def _evaluate(self) -> float:
@@ -112,6 +141,14 @@ class Loop:
         self.monitor.on_evaluation(metrics)
         self.monitor.enter(phase)
         return metrics["eval/success"]
+
+    async def _govern(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        if self.governor is None:
+            return {}
+        decision = self.governor.observe(metrics)
+        # Said after every update, because an actor that restarts opens the pool with the settings of the run's start.
+        await asyncio.to_thread(self.replay.set_update_frequency, decision.update_frequency)
+        return decision.metrics
 
     async def _judge(self, metrics: Mapping[str, float], group_ids: Sequence[str]) -> Mapping[str, float]:
         observation = Observation(update=self.version, metrics=metrics, group_ids=tuple(group_ids))

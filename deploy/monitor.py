@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from actors.report import GroupReport, rollout_metrics
 from cacherl.config import RunConfig
@@ -73,6 +74,25 @@ class Monitor:
     def close(self) -> None:
         """Book the last phase."""
         self._book()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the run has done so far, for a resumed session to go on counting."""
+        elapsed_s = self.elapsed_s
+        running = {self.view.phase: self.phases.get(self.view.phase, 0.0) + elapsed_s - sum(self.phases.values())}
+        return {
+            "elapsed_s": elapsed_s,
+            "held_out": list(self.held_out),
+            "phases": self.phases | running,
+            "episodes": self.episodes,
+            "tool_calls": self._tool_calls,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from an earlier session; its time is part of the run's."""
+        self.started -= state["elapsed_s"]
+        self.held_out, self.phases = list(state["held_out"]), dict(state["phases"])
+        self.episodes, self._tool_calls = state["episodes"], state["tool_calls"]
+        self.show(held_out=tuple(self.held_out), episodes=self.episodes)
 
     def on_report(self, report: GroupReport) -> None:
         """Take in a finished group.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cacherl.config import AdvantageSection, RunConfig
+from cacherl.config import RunConfig
 from cacherl.errors import ConfigError
+from cacherl.learning_settings import AdvantageSection
 from cacherl.trajectory import TrajectoryGroup
-from learner.advantages import group_advantages
+from learner.credit import member_advantages, token_advantages
 from replay_service.priorities import Prioritizer
 
 
@@ -30,7 +31,9 @@ class FreshPriority:
 
     def __call__(self, group: TrajectoryGroup) -> float:
         settings = self._settings
-        advantages = group_advantages(group.returns, normalize_std=settings.normalize_std, epsilon=settings.epsilon)
+        if settings.estimator == "gae":  # a critic learns from every group, and none has judged this one yet
+            return self._prioritizer.fresh(np.ones(len(group)), group.returns)
+        advantages = member_advantages(token_advantages(group, settings))
         priority = self._prioritizer.fresh(advantages, group.returns)
         differing = group.outcomes if settings.zero_variance == "outcome" else group.returns
         return priority if np.ptp(differing) > 0 else 0.0

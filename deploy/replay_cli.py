@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +34,7 @@ Url = Annotated[
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML, for credentials, shards and the rules of import.")
 ]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as reward.tool_use=0.02", metavar="[KEY=VALUE]...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _console = Console()
@@ -92,9 +93,11 @@ def show(
         _console.rule(Text(_printable(f"{member.trajectory_id}: {facts}")))
         for turn in member.turns:
             _console.print(_printable(turn.text), style="bold", markup=False, highlight=False)
+            _console.print(f"  reward: {_parts(turn.rewards)}", markup=False, highlight=False)
             for message in turn.messages:
                 text = _printable(f"  {message.name or message.role}: {message.content}")
                 _console.print(text, markup=False, highlight=False)
+        _console.print(f"in the end: {_parts(member.rewards)}", markup=False, highlight=False)
 
 
 @app.command("export")
@@ -158,6 +161,26 @@ def prune(
 
 
 @app.command()
+def rescore(
+    namespace: Pool,
+    config: Annotated[Path, typer.Option("--config", "-c", help="YAML with the new reward; also credentials and shards.")],
+    url: Url = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give every group the rewards and the priority that the config's reward would have given it.
+
+    Group by group and all or nothing for each; interrupted, it goes on where it stopped when it is started again.
+    """
+    from deploy.rescore import rescore_pool
+
+    settings = load_config(config, overrides or ())
+    with _pool(namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
+        result = rescore_pool(pool, settings, progress=progress)
+    _say(as_json, dataclasses.asdict(result))
+
+
+@app.command()
 def clear(
     namespace: Pool,
     url: Url = None,
@@ -203,6 +226,11 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def _say(as_json: bool, facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(facts) if as_json else ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def _parts(rewards: Mapping[str, float]) -> str:
+    """Every part that is not 0."""
+    return "  ".join(f"{name} {value:+.4g}" for name, value in rewards.items() if value) or "0"
 
 
 def _shown(value: Any) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +15,55 @@ import yaml
 
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError
+from cacherl.metrics import drop_later_records
+from deploy.alarms import ALARMS_FILE
+from deploy.resume import refuse_changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What stays the same over all sessions of a run.
+
+    Attributes:
+        run_id: prefix of its groups' and batches' ids.
+        replay_namespace: of its pool.
+    """
+
+    run_id: str
+    replay_namespace: str
 
 
 class RunDirectory:
-    """`<run.dir>/<run.name>`: config.yaml, metrics.jsonl, summary.json, report.html, logs/, tensorboard/, model/, replay/.
+    """`<run.dir>/<run.name>`: config.yaml, metrics.jsonl, summary.json, report.html, logs/, tensorboard/, model/, replay/,
+    checkpoints/.
+
+    Attributes:
+        resumed: the folder holds an earlier run, which is to be continued.
 
     Raises:
-        ConfigError: the folder cannot be written, or holds an earlier run and run.if_exists is 'error'.
+        ConfigError: the folder cannot be written, holds an earlier run and run.if_exists is 'error', or holds one that cannot
+            be resumed with these settings.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.path = config.run_dir.resolve()
-        if (self.path / "config.yaml").exists():
-            if config.run.if_exists == "error":
-                raise ConfigError(
-                    f"run.name: {config.run_dir} holds an earlier run; take another name, or run.if_exists=replace to delete it"
-                )
-            shutil.rmtree(self.path)
+        self.checkpoints = config.checkpoint_dir.resolve()
+        earlier = (self.path / "config.yaml").exists()
+        self.resumed = earlier and config.run.if_exists == "resume"
+        if self.resumed:
+            refuse_changes(self.path / "config.yaml", config)
+        elif earlier and config.run.if_exists == "error":
+            raise ConfigError(
+                f"run.name: {config.run_dir} holds an earlier run; take another name, run.if_exists=replace to delete it, or "
+                "run.if_exists=resume to go on with it"
+            )
         try:
+            if earlier and not self.resumed:
+                shutil.rmtree(self.path)
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            (self.path / "summary.json").unlink(missing_ok=True)  # it is that of an earlier session
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be written ({error})") from error
 
@@ -45,14 +78,50 @@ class RunDirectory:
         return self.path / "model"
 
     @property
+    def start_model(self) -> Path:
+        """The model that reinforcement learning begins with, if it comes out of a warm start."""
+        return self.path / "start_model"
+
+    @property
     def final_model(self) -> Path:
         """The trained model as a Hugging Face folder."""
         return self.path / "final_model"
 
     @property
+    def metrics(self) -> Path:
+        """The file of metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard's events."""
+        return self.path / "tensorboard"
+
+    @property
     def replay(self) -> Path:
         """Data folder of the embedded replay server."""
         return self.path / "replay"
+
+    def identity(self, fresh: RunIdentity) -> RunIdentity:
+        """The run's identity: that of the run which is resumed, else `fresh`, which is written down."""
+        path = self.path / "identity.json"
+        if self.resumed and path.is_file():
+            return RunIdentity(**json.loads(path.read_text("utf-8")))
+        self.write_json(path.name, asdict(fresh))
+        return fresh
+
+    def forget_after(self, version: int | None) -> None:
+        """Remove what an earlier session recorded of updates after `version`, which will be made again; None: of all.
+
+        The sinks of metrics do the same with their own files.
+        """
+        alarms = self.path / ALARMS_FILE
+        if version is None:
+            shutil.rmtree(self.tensorboard, ignore_errors=True)
+            for file in (self.metrics, alarms):
+                file.unlink(missing_ok=True)
+        elif alarms.exists():
+            drop_later_records(alarms, "update", version)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write `value` to the file `name`, whole or not at all."""
@@ -64,3 +133,24 @@ class RunDirectory:
         partial = target.with_name(f".{name}.partial")
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
+
+
+@contextlib.contextmanager
+def sole_session(config: RunConfig) -> Iterator[None]:
+    """Hold the run's folder; the kernel lets go of it when the process ends, however it does.
+
+    Raises:
+        ConfigError: another process is running this run, or the folder cannot be made.
+    """
+    path = config.run_dir.with_name(f".{config.run.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a")
+    except OSError as error:
+        raise ConfigError(f"run.dir: {config.run_dir} cannot be written ({error})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"run.name: {config.run_dir} is being run by another process; wait for it or stop it") from None
+        yield

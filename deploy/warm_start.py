@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from actors.briefing import briefed_chat
-from actors.demonstrations import demonstrate
-from actors.episode import EpisodeLimits
-from actors.policy import Sampling
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError
-from cacherl.trajectory import Trajectory
-from deploy.tasks import draw_task
+from deploy.demonstrations import load_demonstrations
 from deploy.tiny_model import build_tiny_model
-from envs.agents import TeacherAgent
-from envs.base import TRAIN, TaskSource
-from envs.registry import load_source
+from envs.base import TaskSource
+from envs.dotted import own_sources
 from learner.group import LearnerGroup
-from rewards.composer import Composer
 
 _PROJECT = Path(__file__).resolve().parent.parent
 #: Source files whose change makes an earlier warm start obsolete.
-_SOURCES = ("cacherl/trajectory.py", "envs/**/*.py", "learner/*.py", "actors/*.py", "deploy/tiny_model.py", "deploy/tasks.py")
+_SOURCES = (
+    "cacherl/trajectory.py",
+    "envs/**/*.py",
+    "learner/*.py",
+    "actors/*.py",
+    *(f"deploy/{name}.py" for name in ("demonstrations", "tasks", "tiny_model")),
+)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def base_model(config: RunConfig, source: TaskSource, directory: Path) -> Path:
@@ -47,23 +55,41 @@ class WarmStart:
 
     Args:
         base: folder of the model before the warm start.
+        kept: folder in which the run keeps the result, so that it can be resumed without the cache; None: it does not.
     """
 
-    def __init__(self, config: RunConfig, source: TaskSource, base: Path) -> None:
+    def __init__(self, config: RunConfig, source: TaskSource, base: Path, *, kept: Path | None = None) -> None:
         self._config = config
         self._source = source
         self._base = base
+        self._kept = kept
+        if (path := config.warm_start.path) is not None and not path.expanduser().is_file():
+            raise ConfigError(f"warm_start.path: there is no file {path}")
         self._cached = config.warm_start.cache_dir.expanduser().resolve() / "warm_start" / self._key()
 
     @property
     def needed(self) -> bool:
         """There is something to train, and no cached result of it."""
-        return self._config.warm_start.updates > 0 and not self._cached.exists()
+        return self._config.warm_start.updates > 0 and not self._done()
 
     @property
     def model(self) -> Path:
-        """Folder that the learner and the engines load: the cached result where there is one."""
-        return self._cached if self._config.warm_start.updates and self._cached.exists() else self._base
+        """Folder that the learner and the engines load: the result where there is one."""
+        if not self._config.warm_start.updates or not self._done():
+            return self._base
+        return self._cached if self._kept is None else self._keep(self._kept)
+
+    def _done(self) -> bool:
+        return self._cached.exists() or (self._kept is not None and self._kept.exists())
+
+    def _keep(self, kept: Path) -> Path:
+        """The run's own copy of the result: hard links, where the file system allows them."""
+        if not kept.exists():
+            partial = kept.with_name(f".{kept.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(self._cached, partial, copy_function=_link_or_copy)
+            partial.rename(kept)
+        return kept
 
     async def train(self, learner: LearnerGroup, on_progress: Callable[[int, float], None]) -> None:
         """Warm-start the learner, which has loaded `base`, and cache the result.
@@ -71,29 +97,10 @@ class WarmStart:
         Args:
             on_progress: called with (updates done, loss).
         """
-        demonstrations = await self._demonstrations()
+        demonstrations = await load_demonstrations(self._config, self._source, self._base)
         await learner.warm_start(demonstrations, on_progress)
         self._cached.parent.mkdir(parents=True, exist_ok=True)
         await learner.save(self._cached)
-
-    async def _demonstrations(self) -> list[Trajectory]:
-        from transformers import AutoTokenizer
-
-        config, section = self._config, self._config.warm_start
-        tasks = [draw_task(self._source, config, split=TRAIN, number=-1 - index) for index in range(section.demonstrations)]
-        limits = EpisodeLimits(
-            max_turns=config.env.max_turns, max_length=config.model.max_length, timeout_s=config.rollout.episode_timeout_s
-        )
-        patient = load_source(config.env.model_copy(update={"latency_s": 0.0}))  # a teacher waits for no simulated tool
-        return await demonstrate(
-            tasks,
-            lambda index: TeacherAgent(patient, sloppiness=section.sloppiness, seed=index),
-            source=patient,
-            chat=briefed_chat(AutoTokenizer.from_pretrained(self._base), config, patient),
-            scorer=Composer.from_config(config.reward),
-            limits=limits,
-            sampling=Sampling(temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens),
-        )
 
     def _key(self) -> str:
         """Hash of the settings, the model's files and the code that decide the result."""
@@ -103,13 +110,16 @@ class WarmStart:
             include={"model", "env", "rollout", "warm_start", "run", "learner"},  # imitation does not look at the reward
             exclude={
                 "run": {"name", "dir", "updates", "stop_at_success", "deadline_s", "if_exists"},
-                "warm_start": {"cache_dir"},
-                "learner": {"lr", "batch_size", "epochs", "update_deadline_s", "start_deadline_s", "threads"},
+                "warm_start": {"cache_dir", "path", "prefill"},
+                "learner": {"lr", "schedule", "batch_size", "epochs", "update_deadline_s", "start_deadline_s", "threads"},
             },
         )
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         files = sorted(path for pattern in _SOURCES for path in _PROJECT.glob(pattern))
+        files += own_sources(config.env.name)
         files += sorted(path for path in self._base.iterdir() if path.is_file())
+        if config.warm_start.path is not None:
+            files.append(config.warm_start.path.expanduser())
         for path in files:
             digest.update(path.name.encode() + path.read_bytes())
         return digest.hexdigest()[:32]

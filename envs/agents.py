@@ -13,9 +13,12 @@ from typing import Any, Protocol
 
 from cacherl.trajectory import Message
 from envs.answer import render_answer
-from envs.base import PlannedCall, Solution, Task, TaskSource, ToolSpec
+from envs.base import PlannedCall, Solution, SolutionStep, Task, TaskSource, ToolSpec
 from envs.noise import uniform
 from envs.observation import error_text
+
+#: What an oracle says in a turn without a call that is not its answer.
+PAUSE = "Done."
 
 
 class Agent(Protocol):
@@ -36,7 +39,8 @@ class OracleAgent:
         done = _steps_done(solution, history)
         if done == len(solution.steps):
             return render_answer(solution.answer)
-        return self._source.format.render([solution.steps[done].call])
+        call = solution.steps[done].call
+        return PAUSE if call is None else self._source.format.render([call])
 
 
 class TeacherAgent:
@@ -79,7 +83,7 @@ class RandomAgent:
         rng = random.Random(f"{self._seed} {task.task_id} {len(history)}")
         words = sorted({word for message in (*task.messages, *history) for word in re.findall(r"\w+", message.content)})
         choice = rng.random()
-        if choice < 0.15:
+        if choice < 0.15 or not self._source.tools():
             return render_answer(rng.choice(words))
         call = _random_call(rng, self._source.tools(), words)
         if choice < 0.25:
@@ -105,9 +109,15 @@ def _steps_done(solution: Solution, history: Sequence[Message]) -> int:
     """How many steps of the solution were answered as they should be."""
     done = 0
     for message in history:
-        if message.role == "tool" and done < len(solution.steps) and error_text(message) == solution.steps[done].error:
+        if done < len(solution.steps) and _answers(message, solution.steps[done]):
             done += 1
     return done
+
+
+def _answers(message: Message, step: SolutionStep) -> bool:
+    if step.call is None:
+        return message.role == "assistant"
+    return message.role == "tool" and error_text(message) == step.error
 
 
 def _at_hand(solution: Solution, done: int) -> str:

@@ -82,25 +82,31 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionStep:
-    """One call of a solution.
+    """One turn of a solution.
 
     Attributes:
+        call: what is called in it; None: nothing, so that the user goes on.
         partial_answer: what a careless agent would answer after it; None: nothing yet.
         error: the error that the call is answered with, where learning of it is the point; None: it succeeds.
     """
 
-    call: PlannedCall
+    call: PlannedCall | None
     partial_answer: str | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Calls that solve a task in order, then its final answer. `guess` is what can be answered before any call."""
+    """Turns that solve a task in order, then its final answer. `guess` is what can be answered before any call."""
 
     steps: tuple[SolutionStep, ...]
     answer: str
     guess: str
+
+    @property
+    def calls(self) -> tuple[PlannedCall, ...]:
+        """Its calls, in order."""
+        return tuple(step.call for step in self.steps if step.call is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +114,13 @@ class EnvStep:
     """What one turn of the agent led to.
 
     Attributes:
-        messages: the tool results (role 'tool'), one for each of `calls`, in order.
+        messages: the tool results (role 'tool'), one for each of `calls`, in order; without calls, what the user says next.
         calls: the calls found in the text, with what became of them and the environment's tags.
-        terminated: the turn held no call, so it was the final answer.
+        terminated: the turn was the final answer.
         outcome: the verdict in [0, 1] once terminated, else None.
         state_hash: hash of the state that the turn acted on (before it); equal states of one task hash equally.
         seconds: simulated latency of the tools that was waited for.
+        potential: how promising that state is, in [0, 1]; None: the environment does not say.
     """
 
     messages: tuple[Message, ...]
@@ -122,11 +129,12 @@ class EnvStep:
     outcome: float | None
     state_hash: str
     seconds: float = 0.0
+    potential: float | None = None
 
     def __post_init__(self) -> None:
         if self.terminated == (self.outcome is None):
             raise ValueError(f"EnvStep: terminated={self.terminated} contradicts outcome={self.outcome}")
-        if len(self.messages) != len(self.calls):
+        if self.calls and len(self.messages) != len(self.calls):
             raise ValueError(f"EnvStep: {len(self.messages)} messages answer {len(self.calls)} calls")
 
 
@@ -195,7 +203,7 @@ class TaskSource(Protocol):
         """How its environments read tool calls."""
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of its environments."""
+        """The tools of its environments; empty: there are none, or they differ by task and the prompts tell of them."""
 
     def levels(self, split: str) -> tuple[int, ...]:
         """Difficulties that exist in `split`, easiest first; empty: there is no such split."""
@@ -215,7 +223,11 @@ class TaskSource(Protocol):
         """
 
     def solution(self, task: Task) -> Solution:
-        """How to solve `task`: for oracles and demonstrations, never shown to the policy."""
+        """How to solve `task`: for oracles and demonstrations, never shown to the policy.
+
+        Raises:
+            NoSolutionError: nobody knows.
+        """
 
     def tags(self) -> tuple[str, ...]:
         """Marks that a word-level tokenizer must split off first, as single tokens."""

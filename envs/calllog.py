@@ -35,6 +35,15 @@ class CallLog:
         """All evidence has been seen."""
         return self._evidence <= self._done
 
+    @property
+    def progress(self) -> float:
+        """Share of the needed calls that were made, in [0, 1]."""
+        return len(self._needed & self._done) / len(self._needed) if self._needed else 1.0
+
+    def made(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """The call was made before."""
+        return _key(name, arguments) in self._done
+
     def state(self) -> list[str]:
         """The calls made so far, as plain JSON values."""
         return sorted(self._done)

@@ -24,6 +24,7 @@ class Toolbox:
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = tuple(specs)
+        self.read_only = frozenset(spec.name for spec in specs if spec.read_only)
         self._schemas = {spec.name: dict(spec.parameters) for spec in specs}
         self._validators = {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
         if len(self._validators) != len(self.specs):
@@ -36,6 +37,13 @@ class Toolbox:
     def unknown(self) -> str:
         """What to tell an agent that called a tool which does not exist."""
         return f"unknown tool, use {' or '.join(self._validators)}"
+
+    def refusal(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Why a call cannot be made: 'unknown_tool' or 'arguments', and what to tell the agent; None: it can."""
+        if name not in self:
+            return "unknown_tool", self.unknown
+        problem = self.problem(name, arguments)
+        return None if problem is None else ("arguments", problem)
 
     def problem(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments of tool `name`; None: they are valid."""

@@ -1,71 +1,74 @@
-"""`SimulatedEnv`: a `ToolEnv` around the simulator of a family."""
+"""`SimulatedEnv`: a `ToolEnv` around the worlds of a family."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, ToolCall
-from envs.answer import read_answer
 from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec
-from envs.jsontext import canonical, compact
+from envs.jsontext import compact
 from envs.noise import ToolNoise
-from envs.observation import TRANSIENT, render_error
-from envs.schema import Toolbox
-from envs.simulator import Simulator, release, run_tool
+from envs.observation import TRANSIENT, NoResultError, render_error
+from envs.simulator import Promising
+from envs.world import World, state_hash
 
 
 class SimulatedEnv:
-    """Reads calls, refuses bad ones, lets good ones fail or wait as the seed says, and runs them on the simulator.
+    """Reads calls, refuses bad ones, lets good ones fail or wait as the seed says, and runs them in the world.
 
-    Calls of one turn run in order. A refused call is answered with an error and never ends the episode; a turn without
-    any call does.
+    Calls of one turn run in order. A refused call is answered with an error and never ends the episode. A turn without any
+    call is for the world to reply to.
+
+    The seeded noise comes before the tool-result cache: a failure is never recorded, and the same calls fail whatever is in it.
+    Latency is waited for only where a tool is really called.
 
     Args:
         start: the untouched world of a task.
+        tools: those that may be called.
         failure_rate, latency_s: see `ToolNoise`.
     """
 
     def __init__(
         self,
-        start: Callable[[Task], Simulator],
+        start: Callable[[Task], World],
         *,
-        toolbox: Toolbox,
+        tools: Sequence[ToolSpec],
         action_format: ActionFormat,
         failure_rate: float,
         latency_s: float,
     ) -> None:
         self._start = start
-        self._toolbox = toolbox
+        self._tools = tuple(tools)
         self._format = action_format
         self._failure_rate = failure_rate
         self._latency_s = latency_s
         self._task: Task | None = None
+        self._world: World | None = None
         self._outcome: float | None = None
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        return self._toolbox.specs
+        return self._tools
 
     async def reset(self, task: Task, *, rollout_seed: int) -> None:
         await self.close()
         self._task = task
         self._outcome = None
-        self._simulator = self._start(task)
+        self._world = self._start(task)
         self._noise = ToolNoise(rollout_seed, failure_rate=self._failure_rate, latency_s=self._latency_s)
 
     async def step(self, text: str, *, finish_reason: str = "stop") -> EnvStep:
-        task = self._running()
-        state_hash = _hash(task.task_id, self._simulator.state())
+        task, world = self._running()
+        before = state_hash(task.task_id, world.state())
+        potential = world.potential() if isinstance(world, Promising) else None
         parsed = self._format.parse(text, finish_reason=finish_reason)
         if not parsed:
-            self._outcome = self._simulator.answer(read_answer(text, finish_reason=finish_reason))
-            return EnvStep(messages=(), calls=(), terminated=True, outcome=self._outcome, state_hash=state_hash)
+            return self._replied(await world.reply(text, finish_reason=finish_reason), before, potential)
         calls, messages = [], []
         for item in parsed:
-            call, content = await self._run(item)
+            call, content = await self._run(world, item)
             calls.append(call)
             messages.append(Message(role="tool", content=content, name=call.name or None))
         return EnvStep(
@@ -73,72 +76,84 @@ class SimulatedEnv:
             calls=tuple(calls),
             terminated=False,
             outcome=None,
-            state_hash=state_hash,
+            state_hash=before,
             seconds=sum(call.seconds for call in calls),
+            potential=potential,
         )
 
-    async def _run(self, item: ParsedCall) -> tuple[ToolCall, str]:
+    def _replied(self, reply: float | tuple[Message, ...], before: str, potential: float | None) -> EnvStep:
+        facts: dict[str, Any] = {"calls": (), "state_hash": before, "potential": potential}
+        if isinstance(reply, tuple):
+            return EnvStep(messages=reply, terminated=False, outcome=None, **facts)
+        self._outcome = float(reply)
+        return EnvStep(messages=(), terminated=True, outcome=self._outcome, **facts)
+
+    async def _run(self, world: World, item: ParsedCall) -> tuple[ToolCall, str]:
         if item.problem is not None:
             return _failed(item, "parse"), render_error(item.problem)
-        if item.name not in self._toolbox:
-            return _failed(item, "unknown_tool"), render_error(self._toolbox.unknown)
-        if problem := self._toolbox.problem(item.name, item.arguments):
-            return _failed(item, "arguments"), render_error(problem)
-        fails, seconds = self._noise.draw()
-        if seconds > 0:
-            await asyncio.sleep(seconds)
+        if refusal := world.refusal(item.name, item.arguments):
+            kind, text = refusal
+            return _failed(item, kind), render_error(text)
+        fails, latency_s = self._noise.draw()
         if fails:
-            return _failed(item, "transient", seconds=seconds), render_error(TRANSIENT)
-        result = await run_tool(self._simulator, item.name, item.arguments)
-        if result.error is not None:
-            return _failed(item, result.kind, tags=result.tags, seconds=seconds), render_error(result.error)
+            await _wait(latency_s)
+            return _failed(item, "transient", seconds=latency_s), render_error(TRANSIENT)
+        try:
+            served = await world.call(item.name, item.arguments)
+        except NoResultError as problem:
+            return _failed(item, problem.kind), render_error(problem.text)
+        if served.tier in (None, "live"):
+            await _wait(latency_s)
+        else:
+            latency_s = 0.0
+        result = served.result
         call = ToolCall(
-            name=item.name, arguments=item.arguments, ok=True, repairs=item.repairs, tags=result.tags, seconds=seconds
+            name=item.name,
+            arguments=item.arguments,
+            ok=result.error is None,
+            error=None if result.error is None else result.kind,
+            repairs=item.repairs,
+            tags=result.tags,
+            seconds=latency_s + served.seconds,
+            tier=served.tier,
         )
-        return call, compact(result.content)
+        return call, compact(result.content) if result.error is None else render_error(result.error)
 
     def snapshot(self) -> dict[str, Any]:
-        self._require_task()
-        return {"simulator": self._simulator.state(), "draws": self._noise.draws, "outcome": self._outcome}
+        _, world = self._begun()
+        return {"simulator": world.state(), "draws": self._noise.draws, "outcome": self._outcome}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._require_task()
-        self._simulator.restore(snapshot["simulator"])
+        _, world = self._begun()
+        world.restore(snapshot["simulator"])
         self._noise.draws = snapshot["draws"]
         self._outcome = snapshot["outcome"]
 
     def verdict(self) -> float:
-        self._require_task()
-        return self._simulator.verdict() if self._outcome is None else self._outcome
+        _, world = self._begun()
+        return world.verdict() if self._outcome is None else self._outcome
 
     async def close(self) -> None:
-        if self._task is not None:
-            await release(self._simulator)
-        self._task = None
+        world, self._world, self._task = self._world, None, None
+        if world is not None:
+            await world.close()
 
-    def _require_task(self) -> Task:
-        if self._task is None:
+    def _begun(self) -> tuple[Task, World]:
+        if self._task is None or self._world is None:
             raise EnvironmentFault("no episode: call reset first")
-        return self._task
+        return self._task, self._world
 
-    def _running(self) -> Task:
-        task = self._require_task()
+    def _running(self) -> tuple[Task, World]:
+        task, world = self._begun()
         if self._outcome is not None:
             raise EnvironmentFault(f"the episode of {task.task_id} has ended: call reset before the next step")
-        return task
+        return task, world
 
 
-def _failed(item: ParsedCall, error: str, *, tags: tuple[str, ...] = (), seconds: float = 0.0) -> ToolCall:
-    return ToolCall(
-        name=item.name,
-        arguments=item.arguments,
-        ok=False,
-        error=error,
-        repairs=item.repairs,
-        tags=tags,
-        seconds=seconds,
-    )
+async def _wait(seconds: float) -> None:
+    if seconds > 0:
+        await asyncio.sleep(seconds)
 
 
-def _hash(task_id: str, state: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(f"{task_id} {canonical(state)}".encode(), digest_size=8).hexdigest()
+def _failed(item: ParsedCall, error: str, *, seconds: float = 0.0) -> ToolCall:
+    return ToolCall(name=item.name, arguments=item.arguments, ok=False, error=error, repairs=item.repairs, seconds=seconds)

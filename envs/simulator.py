@@ -15,17 +15,26 @@ from envs.base import Solution, ToolSpec
 #: Tags of a call. The solution needs it, or it does not; it was made for the first time, or once more.
 NEEDED, IRRELEVANT = "needed", "irrelevant"
 FIRST, REPEAT = "first", "repeat"
+#: It was made with what an earlier call returned.
+USES = "uses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool returned: `content` (plain JSON values), or `error`, a short text, with its `kind` as in `ToolCall.error`.
-    `tags` are for the reward."""
+    """What a tool returned.
+
+    Attributes:
+        content: plain JSON values.
+        error: a short text, in place of `content`, with its `kind` as in `ToolCall.error`.
+        tags: for the reward.
+        lasting: the same call in the same state would give it again, so it may be recorded; false of an error that may pass.
+    """
 
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     kind: str = "tool"
     tags: tuple[str, ...] = ()
+    lasting: bool = True
 
 
 class Simulator(Protocol):
@@ -45,6 +54,14 @@ class Simulator(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a `state` of the same task."""
+
+
+@runtime_checkable
+class Promising(Protocol):
+    """A simulator, or a world, that can tell how far an episode has come."""
+
+    def potential(self) -> float | None:
+        """How promising the present state is, in [0, 1]; a function of task and state alone. None: it cannot tell after all."""
 
 
 @runtime_checkable

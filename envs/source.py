@@ -10,12 +10,14 @@ from cacherl.config import EnvSection
 from cacherl.trajectory import Message
 from envs.answer import render_answer
 from envs.base import TRAIN, ActionFormat, Solution, Task, ToolSpec
-from envs.observation import TRANSIENT, render_error
+from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
-from envs.simulator import Family, Scenario
+from envs.simulator import Family, Scenario, Simulator
+from envs.tool_cache.cache import open_cache
 from envs.vocabulary import split_words
+from envs.world import SimulatedWorld
 
 #: Task seeds are drawn below this.
 SEEDS = 2**31
@@ -36,6 +38,7 @@ class SimulatedSource:
         self._section = section
         self._toolbox = Toolbox(family.tools)
         self._format = action_format(section.action_format)
+        self._cache = open_cache(section.tool_cache)
         self._scenario = lru_cache(maxsize=_KEPT)(self._build)
 
     @property
@@ -77,14 +80,21 @@ class SimulatedSource:
             seen.update(dict.fromkeys(split_words(text, self.tags())))
         return (piece for piece in seen if piece not in self.tags())
 
+    def start(self, task: Task) -> Simulator:
+        """The untouched world of a task."""
+        return self._scenario(task.split, task.level, task.seed).start()
+
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
-            lambda task: self._scenario(task.split, task.level, task.seed).start(),
-            toolbox=self._toolbox,
+            self._world,
+            tools=self._toolbox.specs,
             action_format=self._format,
             failure_rate=self._section.transient_failure_rate,
             latency_s=self._section.latency_s,
         )
+
+    def _world(self, task: Task) -> SimulatedWorld:
+        return SimulatedWorld(self.start(task), task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
 
     def _build(self, split: str, level: int, seed: int) -> Scenario:
         return self._family.build(split=split, level=level, seed=seed)
@@ -106,12 +116,13 @@ class SimulatedSource:
 
     def _texts(self) -> Iterator[str]:
         yield from self._family.texts()
-        for error in (TRANSIENT, *PROBLEMS, *self._toolbox.messages()):
+        unrecorded = [UNRECORDED] if self._section.tool_cache.mode == "replay" else []
+        for error in (TRANSIENT, *unrecorded, *PROBLEMS, *self._toolbox.messages()):
             yield render_error(error)
         for level in self.levels(TRAIN):
             for seed in range(_VOCABULARY_SAMPLE):
                 scenario = self._scenario(TRAIN, level, seed)
                 yield scenario.prompt
                 yield render_answer(scenario.solution.answer)
-                yield from (self._format.render([step.call]) for step in scenario.solution.steps)
-                yield self._format.render([step.call for step in scenario.solution.steps[:2]])
+                yield from (self._format.render([call]) for call in scenario.solution.calls)
+                yield self._format.render(scenario.solution.calls[:2])

@@ -6,71 +6,91 @@ import torch
 from torch import Tensor
 
 from learner.batch import MicroBatch
-from learner.loss import LossTerms, k3
+from learner.kl import k3
+from learner.loss import LossTerms
 
 #: A sequence's importance weight is the product of its token ratios; its logarithm is clamped here against overflow.
 MAX_LOG_WEIGHT = 20.0
 
 _SUMS = (
-    "loss", "policy", "kl", "entropy", "clipped", "ratio", "tokens",
-    "weight", "weight_squared", "rows", "advantage", "advantage_squared",
+    "loss", "policy", "value", "kl", "kl_tokens", "entropy", "clipped", "tokens",
+    "ratio", "drift", "sampled", "weight", "weight_squared", "rows",
+    "advantage", "advantage_squared", "correction", "dropped", "good", "good_logprob", "good_log_ratio",
     "mismatch", "mismatch_tokens", "real", "padded",
 )  # fmt: skip
 
 
 class Diagnostics:
-    """Accumulates one update's micro-batches on one rank (float64, on the micro-batches' device).
+    """Accumulates micro-batches on one rank (float64, on the micro-batches' device).
 
     Args:
         version: learner version before the update; tokens that it sampled itself measure the engine's mismatch.
+
+    Attributes:
+        sums: what to add up over ranks.
+        highest: what to take the maximum of.
     """
 
     def __init__(self, version: int, device: torch.device) -> None:
         self._version = version
-        self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
-        self._max_ratio = torch.zeros(1, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
+        self.highest = torch.zeros(1, dtype=torch.float64, device=device)
 
-    def add(self, batch: MicroBatch, terms: LossTerms, entropies: Tensor, *, before_step: bool) -> None:
+    def add(self, batch: MicroBatch, terms: LossTerms, logprobs: Tensor, entropies: Tensor, *, before_step: bool) -> None:
         """Count one micro-batch; `before_step` while the weights are still those of `version`."""
-        ratios = torch.exp(terms.log_ratios)
-        rows = len(batch.lengths)
-        log_weights = torch.zeros(rows, device=ratios.device).index_add_(0, batch.rows, terms.log_ratios)
-        weights = torch.exp(log_weights.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)).double()[batch.trained_per_row > 0]
-        own = (batch.policy_versions == self._version) & before_step
+        # Ratios say something only about tokens that a policy of ours sampled.
+        sampled = ~batch.foreign
+        log_ratios = torch.where(sampled, terms.log_ratios, 0.0)
+        ratios = torch.exp(log_ratios)
+        sums = torch.zeros(len(batch.lengths), device=ratios.device).index_add_(0, batch.rows, log_ratios)
+        weights = torch.exp(sums.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)).double()[batch.rows[sampled].unique()]
         advantages = batch.advantages.double()
-        mismatch = k3(torch.zeros_like(terms.log_ratios), terms.log_ratios)[own]
+        drift = k3(torch.zeros_like(log_ratios), log_ratios)
+        own = (batch.policy_versions == self._version) & sampled & before_step
+        good = (batch.advantages > 0) & sampled
         values = (
-            terms.loss.detach(), terms.policy, terms.kl, entropies.detach().sum(), terms.clipped.sum(), ratios.sum(),
-            len(ratios), weights.sum(), weights.square().sum(), len(weights), advantages.sum(), advantages.square().sum(),
-            mismatch.sum(), own.sum(), batch.num_real, batch.num_padded,
+            terms.loss.detach(), terms.policy, terms.value, (terms.kl_values * terms.kl_factors).sum(), terms.kl_factors.sum(),
+            entropies.sum(), terms.clipped.sum(), len(ratios),
+            ratios[sampled].sum(), drift.sum(), sampled.sum(), weights.sum(), weights.square().sum(), len(weights),
+            advantages.sum(), advantages.square().sum(), batch.correction_weights.sum(), (batch.correction_weights == 0).sum(),
+            good.sum(), logprobs[good].sum(), log_ratios[good].sum(),
+            drift[own].sum(), own.sum(), batch.num_real, batch.num_padded,
         )  # fmt: skip
-        self._sums += torch.stack([torch.as_tensor(value, device=ratios.device).double() for value in values])
-        if len(ratios):
-            self._max_ratio = torch.maximum(self._max_ratio, ratios.max().double())
+        self.sums += torch.stack([torch.as_tensor(value, device=ratios.device).double() for value in values])
+        if sampled.any():
+            self.highest = torch.maximum(self.highest, ratios[sampled].max().double())
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """(what to add up over ranks, what to take the maximum of)."""
-        return self._sums, self._max_ratio
+    def merge(self, sums: Tensor, highest: Tensor) -> None:
+        """Take in the sums of another."""
+        self.sums += sums
+        self.highest = torch.maximum(self.highest, highest)
 
 
-def metrics(sums: Tensor, max_ratio: Tensor, *, passes: int) -> dict[str, float]:
-    """Metrics 'learner/*' from the totals over all ranks of `passes` passes over the batch."""
+def metrics(sums: Tensor, highest: Tensor, *, passes: int) -> dict[str, float]:
+    """Metrics 'learner/*' from the totals over all ranks of `passes` optimizer steps."""
     total = dict(zip(_SUMS, sums.tolist(), strict=True))
-    tokens, rows = max(total["tokens"], 1.0), max(total["rows"], 1.0)
+    tokens, sampled, rows = (max(total[name], 1.0) for name in ("tokens", "sampled", "rows"))
     mean = total["advantage"] / tokens
     values = {
         "learner/loss": total["loss"] / passes,
         "learner/policy_loss": total["policy"] / passes,
-        "learner/kl": total["kl"] / passes,
+        "learner/value_loss": total["value"] / passes,
+        "learner/kl": total["kl"] / max(total["kl_tokens"], 1e-300),
         "learner/entropy": total["entropy"] / tokens,
         "learner/clip_fraction": total["clipped"] / tokens,
-        "learner/ratio_mean": total["ratio"] / tokens,
-        "learner/ratio_max": float(max_ratio),
+        "learner/ratio_mean": total["ratio"] / sampled,
+        "learner/ratio_max": float(highest),
+        "learner/drift_kl": total["drift"] / sampled,
         "learner/ess": total["weight"] ** 2 / max(total["weight_squared"] * rows, 1e-300),
         "learner/advantage_std": max(total["advantage_squared"] / tokens - mean**2, 0.0) ** 0.5,
+        "learner/correction_weight": total["correction"] / tokens,
+        "learner/dropped_tokens": total["dropped"] / tokens,
         "learner/tokens": total["real"],
         "learner/useful_tokens": total["real"] / max(total["padded"], 1.0),
     }
+    if total["good"]:
+        values["learner/good_logprob"] = total["good_logprob"] / total["good"]
+        values["learner/good_log_ratio"] = total["good_log_ratio"] / total["good"]
     if total["mismatch_tokens"]:
         values["learner/mismatch_kl"] = total["mismatch"] / total["mismatch_tokens"]
     return values

@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cacherl.config import RunConfig
+from cacherl.durable import WrittenFile
 from cacherl.errors import CacheRLError, DeadlineExceeded, LearnerError
 from cacherl.policy import WeightManifest
 from cacherl.trajectory import Trajectory
@@ -117,6 +118,18 @@ class LearnerGroup:
     async def save(self, directory: Path) -> None:
         """Write the policy as a Hugging Face folder on rank 0's node."""
         await self._call("save", self._cwd / directory, deadline=self._config.learner.update_deadline_s)
+
+    async def snapshot(self, folder: Path) -> None:
+        """Let every rank copy its state and begin to write it into `folder`, which all of them reach.
+
+        `learner.checkpoint.take_reports` tells when all have.
+        """
+        await self._call("snapshot", self._cwd / folder, deadline=self._config.learner.update_deadline_s)
+
+    async def restore(self, folder: Path, files: Sequence[WrittenFile]) -> int:
+        """Go on from a complete checkpoint, before the first update; returns its version."""
+        versions = await self._call("restore", self._cwd / folder, list(files), deadline=self._config.learner.start_deadline_s)
+        return int(versions[0])
 
     async def close(self) -> None:
         """End every process; never raises for a rank that is gone already."""

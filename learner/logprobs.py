@@ -69,8 +69,9 @@ class _Score(torch.autograd.Function):
         grad_logprobs, grad_entropies = grads
         hidden, weight, bias, targets, inverse_temperatures, normalizers, entropies = ctx.saved_tensors
         grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        trained = ctx.needs_input_grad[1]  # not beside a LoRA adapter
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if trained else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and ctx.needs_input_grad[2] else None
         for part in _chunks(len(targets), len(weight)):
             logits = _logits(hidden[part], weight, bias, inverse_temperatures[part])
             logits -= normalizers[part, None]
@@ -85,10 +86,14 @@ class _Score(torch.autograd.Function):
             grad *= inverse_temperatures[part, None]
             narrow = grad.to(hidden.dtype)
             grad_hidden[part] = product(narrow, weight.T)
-            grad_weight += outer(narrow, hidden[part])
+            if grad_weight is not None:
+                grad_weight += outer(narrow, hidden[part])
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
-        return grad_hidden, grad_weight.to(weight.dtype), None if bias is None else grad_bias.to(bias.dtype), None, None  # type: ignore[union-attr]
+        grads_of_layer = (
+            None if grad is None else grad.to(parameter.dtype) for grad, parameter in ((grad_weight, weight), (grad_bias, bias))
+        )
+        return grad_hidden, *grads_of_layer, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, inverse_temperatures: Tensor) -> Tensor:

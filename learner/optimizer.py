@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from cacherl.config import LearnerSection
+
 
 class GatedAdamW(torch.optim.AdamW):
     """AdamW (arXiv 1711.05101) whose step is taken only if `gate` agrees.
@@ -32,12 +34,13 @@ class GatedAdamW(torch.optim.AdamW):
                     value.zero_()
 
 
-def build_optimizer(model: nn.Module, *, lr: float, weight_decay: float) -> GatedAdamW:
+def build_optimizer(model: nn.Module, settings: LearnerSection, *, lr: float) -> GatedAdamW:
     """AdamW over the trainable parameters; norms and biases (one dimension) are not decayed."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [parameter for parameter in trainable if parameter.dim() > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trainable if parameter.dim() > 1], "weight_decay": settings.weight_decay},
         {"params": [parameter for parameter in trainable if parameter.dim() <= 1], "weight_decay": 0.0},
     ]
     # One kernel over all parameters: a loop of a dozen small ones per parameter is slow for small models.
-    return GatedAdamW([group for group in groups if group["params"]], lr=lr, fused=True)
+    filled = [group for group in groups if group["params"]]
+    return GatedAdamW(filled, lr=lr, betas=settings.betas, eps=settings.adam_epsilon, fused=True)

@@ -32,7 +32,13 @@ class RankActor:
         from learner.worker import LearnerWorker
 
         self._worker = LearnerWorker(
-            config, model, replay_url=replay_url, replay_namespace=replay_namespace, rank=rank, world=world
+            config,
+            model,
+            replay_url=replay_url,
+            replay_namespace=replay_namespace,
+            rank=rank,
+            world=world,
+            folder=log_path.parent,
         )
 
     def endpoint(self) -> tuple[str, int]:

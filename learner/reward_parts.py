@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from cacherl.reward_settings import JUDGE, JUDGE_MISSING
 from cacherl.trajectory import TrajectoryGroup
 
 #: Component -> its weighted value in each member of a group, float64 [G].
@@ -17,10 +19,15 @@ _ROUNDING = 1e-9
 
 
 def group_parts(group: TrajectoryGroup) -> GroupParts:
-    """The group's reward by component; a component that a member lacks is 0 there."""
+    """The group's reward by component; a component that a member lacks is 0 there.
+
+    The judge's score and what stands in for a missing one exclude each other; the one that a member lacks is NaN, since no
+    score is not a score of 0.
+    """
     members = [member.reward_parts for member in group.trajectories]
     names = dict.fromkeys(name for parts in members for name in parts)
-    return {name: np.array([parts.get(name, 0.0) for parts in members], dtype=np.float64) for name in names}
+    absent = {JUDGE: math.nan, JUDGE_MISSING: math.nan}
+    return {name: np.array([parts.get(name, absent.get(name, 0.0)) for parts in members]) for name in names}
 
 
 def part_metrics(groups: Sequence[GroupParts], *, normalize_std: bool) -> dict[str, float]:
@@ -29,7 +36,8 @@ def part_metrics(groups: Sequence[GroupParts], *, normalize_std: bool) -> dict[s
     The share of the total is that of the absolute values, so that a penalty counts as much as a payment.
     """
     names = sorted({name for parts in groups for name in parts})
-    columns = {name: np.concatenate([_column(parts, name) for parts in groups]) for name in names}
+    whole = {name: np.concatenate([_column(parts, name) for parts in groups]) for name in names}
+    columns = {name: column[~np.isnan(column)] for name, column in whole.items()}
     total = sum(float(np.abs(column).sum()) for column in columns.values())
     values: dict[str, float] = {}
     for name, column in columns.items():
@@ -54,7 +62,8 @@ def variance_shares(groups: Sequence[GroupParts], *, normalize_std: bool) -> dic
     """
     weighted: dict[str, float] = {}
     whole = 0.0
-    for parts in groups:
+    for group in groups:
+        parts = {name: np.nan_to_num(column, nan=0.0) for name, column in group.items()}
         returns = np.sum(list(parts.values()), axis=0)
         if np.ptp(returns) <= _ROUNDING:
             continue
@@ -68,4 +77,4 @@ def variance_shares(groups: Sequence[GroupParts], *, normalize_std: bool) -> dic
 
 def _column(parts: GroupParts, name: str) -> npt.NDArray[np.float64]:
     size = len(next(iter(parts.values())))
-    return parts[name] if name in parts else np.zeros(size, dtype=np.float64)
+    return parts[name] if name in parts else np.full(size, math.nan if name in (JUDGE, JUDGE_MISSING) else 0.0)

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from cacherl.config import WarmStartSection
-from learner.batch import MicroBatch, empty_micro_batch, micro_batches, partition
+from cacherl.config import LearnerSection, WarmStartSection
+from learner.batch import MicroBatch, empty_micro_batch, partition
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine
 from learner.loss import Totals, likelihood_loss
+from learner.packing import cut
 
 _WARMUP_SHARE = 0.05
 _FINAL_SHARE = 0.1
@@ -50,14 +51,14 @@ class SupervisedTrainer:
         demonstrations: Demonstrations,
         settings: WarmStartSection,
         *,
-        micro_batch_tokens: int,
+        learner: LearnerSection,
         seed: int,
         rank: int,
     ) -> None:
         self._engine = engine
         self._demonstrations = demonstrations
         self._settings = settings
-        self._micro_batch_tokens = micro_batch_tokens
+        self._learner = learner
         self._batches = batches(len(demonstrations), settings.batch_size, seed)
         self._rank = rank
         self._done = 0
@@ -74,7 +75,7 @@ class SupervisedTrainer:
         rows = [self._demonstrations.row(index) for index in next(self._batches)]
         totals = Totals(tokens=sum(len(row.positions) for row in rows), sequences=len(rows))
         shards = partition([len(row) for row in rows], self._engine.world)
-        parts = [micro_batches([rows[index] for index in shard], self._micro_batch_tokens) for shard in shards]
+        parts = [cut([rows[index] for index in shard], self._learner) for shard in shards]
         count = max(map(len, parts)) if self._engine.needs_equal_counts else max(1, len(parts[self._rank]))
         mine = parts[self._rank] + [empty_micro_batch()] * (count - len(parts[self._rank]))
         return self._step(mine, totals)

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,6 +33,7 @@ _MAGIC = b"CRLP"
 _AT_ONCE = 8
 
 Progress = Callable[[int, int], None]
+Prepare = Callable[[TrajectoryGroup], TrajectoryGroup | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,27 +65,43 @@ def export_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
     Raises:
         ConfigError: `path` is a folder, or in none.
     """
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError(f"cannot export to {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
     infos = sorted(pool.entries(), key=lambda info: info.sequence)
     priorities = {info.group_id: info.priority for info in infos}
     counts: Counter[str] = Counter()
+
+    def records() -> Iterator[tuple[float, TrajectoryGroup]]:
+        for done, group in enumerate(_readable(pool, list(priorities), counts), start=1):
+            if group is not None:
+                yield priorities[group.group_id], group
+            progress(done, len(priorities))
+
+    written = write_archive(path, records())
+    return ExportResult(exported=written, damaged=counts["damaged"])
+
+
+def write_archive(path: Path, records: Iterable[tuple[float, TrajectoryGroup]]) -> int:
+    """Write (priority, group) pairs to `path`, which appears once it is complete; returns how many.
+
+    Raises:
+        ConfigError: `path` is a folder, or in none.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
+    written = 0
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
             file.write(_MAGIC + bytes([VERSION]))
-            for done, group in enumerate(_readable(pool, list(priorities), counts), start=1):
-                if group is not None:
-                    file.write(msgpack.packb([priorities[group.group_id], encode_group(group)]))
-                    counts["exported"] += 1
-                progress(done, len(priorities))
-            file.write(msgpack.packb(counts["exported"]))
+            for priority, group in records:
+                file.write(msgpack.packb([priority, encode_group(group)]))
+                written += 1
+            file.write(msgpack.packb(written))
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink()
             raise
-    return ExportResult(exported=counts["exported"], damaged=counts["damaged"])
+    return written
 
 
 def _readable(pool: Replay, group_ids: list[str], counts: Counter[str]) -> Iterator[TrajectoryGroup | None]:
@@ -107,10 +124,15 @@ def _get(pool: Replay, group_id: str, counts: Counter[str]) -> TrajectoryGroup |
         return None
 
 
-def import_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, total: None) -> ImportResult:
+def import_pool(
+    pool: Replay, path: Path, *, prepare: Prepare = lambda group: group, progress: Progress = lambda done, total: None
+) -> ImportResult:
     """Push a file's groups with their priorities, without waiting for the learner, then start the pool's flow rule afresh.
 
     The whole file is read and checked before anything is pushed.
+
+    Args:
+        prepare: what is pushed in a group's place; None leaves it out.
 
     Raises:
         CodecError: not such a file, damaged, cut short, or of another version; a group exceeds max_group_bytes.
@@ -118,10 +140,12 @@ def import_pool(pool: Replay, path: Path, *, progress: Progress = lambda done, t
     """
     total = 0
     for _, group in read_archive(path):
-        pool.check_size(group)
-        total += 1
+        if (made := prepare(group)) is not None:
+            pool.check_size(made)
+            total += 1
     counts: Counter[str] = Counter()
-    records, done = read_archive(path), 0
+    prepared = ((priority, prepare(group)) for priority, group in read_archive(path))
+    records, done = ((priority, group) for priority, group in prepared if group is not None), 0
     while part := list(itertools.islice(records, _AT_ONCE)):
         results = pool.restore([group for _, group in part], priorities=[priority for priority, _ in part])
         counts.update(_outcome(result, priority) for result, (priority, _) in zip(results, part, strict=True))

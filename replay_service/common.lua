@@ -12,6 +12,7 @@
 --   :vh       HASH    lowest policy version -> number of groups
 --   :cool     ZSET    gid -> number of batches drawn from which it may be sampled again
 --   :task     HASH    task -> its newest group; exists only while newest_per_task is on
+--   :mk       HASH    gid -> mark of the reward that it was last re-scored with
 --   :gc       ZSET    gid -> unix ms from which its payload on another endpoint may be deleted
 --   :ids      ZSET    gid -> sequence number of the most recent pushes, so that a repeated one is recognised
 --   :ls       ZSET    batch -> unix time at which its lease ends, in ms
@@ -28,7 +29,7 @@ local call = redis.call
 local A = cmsgpack.unpack(ARGV[1])
 local P = string.sub(KEYS[1], 1, -3)
 local ST, M, NEW, CLK, EV, VER, VH = KEYS[1], P .. 'm', P .. 'new', P .. 'clk', P .. 'ev', P .. 'ver', P .. 'vh'
-local IDS, LS, COOL, TASK, GC = P .. 'ids', P .. 'ls', P .. 'cool', P .. 'task', P .. 'gc'
+local IDS, LS, COOL, TASK, GC, MARK = P .. 'ids', P .. 'ls', P .. 'cool', P .. 'task', P .. 'gc', P .. 'mk'
 -- priority, sequence, unix s of the push, residual kept while not indexed, divergence, lowest and highest version,
 -- trajectories, tokens, bytes, uses, open leases, successes; then the task id
 local FORMAT = '<dddddi4i4I4I4I4I4I4I4'
@@ -183,6 +184,7 @@ local function remove(gid, m)
   call('ZREM', EV, gid)
   call('ZREM', VER, gid)
   call('ZREM', COOL, gid)
+  call('HDEL', MARK, gid)
   if cfg.newest and call('HGET', TASK, m.task) == gid then call('HDEL', TASK, m.task) end
   if call('HINCRBY', VH, m.vmin, -1) <= 0 then call('HDEL', VH, m.vmin) end
   bump('groups', -1)

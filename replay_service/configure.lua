@@ -1,7 +1,8 @@
 -- Open the pool with the configuration A.cfg (packed), creating it if need be, or, without one, join it as it is.
 -- What the pool holds follows a change: weights, reuse, ranks of eviction, room, and whether a task keeps its newest group only.
 -- A changed flow rule starts afresh from what the pool holds, so that a restored pool owes no backlog. A.reset: start it afresh
--- in any case. A.shards: over how many servers the caller spreads payloads.
+-- in any case. A.carry: do not; what is owed or ahead by the old rule stays so. A.shards: over how many servers the caller
+-- spreads payloads.
 -- Returns status same | changed | unconfigured | resharded, and the configuration that holds.
 local blob = A.cfg or S.cfg
 if not blob then return reply({ status = 'unconfigured' }) end
@@ -30,6 +31,7 @@ local function retire()
   end
 end
 
+local surplus = before and arrived() - due() or 0
 set('cfg', blob)
 if wanted.cooldown == 0 then call('DEL', COOL) end
 if before and (before.alpha ~= wanted.alpha or before.half_life ~= wanted.half_life or before.eviction ~= wanted.eviction
@@ -48,7 +50,9 @@ if before then
   evict()
 end
 if A.reset or not before or before.warmup ~= cfg.warmup or before.freq ~= cfg.freq then
-  set('ins0', get('ins') - math.min(get('traj'), cfg.warmup))
+  local ahead = math.min(get('traj') - cfg.warmup, 0)
+  if A.carry and before then ahead = surplus end
+  set('ins0', get('ins') - cfg.warmup - ahead)
   set('draws0', get('draws'))
 end
 return reply({ status = 'changed', cfg = blob })

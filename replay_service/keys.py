@@ -35,6 +35,16 @@ class Keys:
         return self._key("m")
 
     @property
+    def recent(self) -> str:
+        """Group id -> sequence number, of the last pushes."""
+        return self._key("ids")
+
+    @property
+    def marks(self) -> str:
+        """Group id -> mark of the reward that it was last re-scored with."""
+        return self._key("mk")
+
+    @property
     def garbage(self) -> str:
         """Groups whose payload on another server may be deleted."""
         return self._key("gc")

@@ -81,6 +81,12 @@ class OpenPool:
         self.open()
         return self._room
 
+    def change(self, settings: ReplaySettings) -> None:
+        """Go on with other settings; the flow so far is accounted for at the old ones."""
+        self.open()
+        self._settings = settings
+        self._index.script("configure", self._keys.state, scripts.pack({"cfg": configuration.encode(settings), "carry": True}))
+
     def forget(self) -> None:
         """Open again before the next script."""
         self._ready = False

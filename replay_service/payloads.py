@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +53,9 @@ class Payloads(Protocol):
         Returns the script's answers, aligned; in place of one, the error that the server met with that group.
         """
 
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """Put `payload` in the place of a group's and update the index with rescore.lua. Returns the script's answer."""
+
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         """Payloads, aligned; None where there is none."""
 
@@ -94,6 +97,9 @@ class BesideIndex:
                 return [answer if isinstance(answer, redis.RedisError) else scripts.unpack(answer) for answer in answers]
             client.script_load(script.source)
         raise redis.ConnectionError("the server forgets its scripts")
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "payload": payload}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         return _read(self._index, self._keys, group_ids)
@@ -147,6 +153,16 @@ class Sharded:
         shard.run(lambda client: client.set(key, parcel.payload, nx=True))
         if not self._index.run(lambda client: client.hexists(self._keys.meta, scripts.raw(parcel.group_id))):
             shard.run(lambda client: client.unlink(key))
+
+    def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
+        """As the two servers cannot change together, a client that dies in between leaves the new payload with the old
+        priority and without the mark, so that whoever goes on does this group again."""
+        probe = self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id, "probe": True}))
+        if probe[b"status"] != b"ok":
+            return probe
+        key = self._keys.payload(group_id)
+        self._shard_of(group_id).run(lambda client: client.set(key, payload, xx=True, keepttl=True))
+        return self._index.script("rescore", self._keys.state, scripts.pack({**facts, "gid": group_id}))
 
     def read(self, group_ids: Sequence[str]) -> list[bytes | None]:
         places: dict[Connection, list[int]] = {}

@@ -13,6 +13,7 @@ from replay_service import scripts
 
 PushStatus = Literal["ok", "dup", "stale", "throttle"]
 AckStatus = Literal["ok", "dup", "late"]
+RescoreStatus = Literal["ok", "done", "leased", "dropped", "gone"]
 WaitReason = Literal["inserted", "eligible", "stale"]
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgpack
 
+_BRINGS_PAYLOADS = ("push", "rescore")
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -24,10 +26,10 @@ class Script:
 def load(name: str) -> Script:
     """The script in ``<name>.lua``.
 
-    All but the push may write when memory is full: what they add is small, and most of them free something.
+    All but those that bring payloads may write when memory is full: what they add is small, and most of them free something.
     """
     folder = files("replay_service")
-    flags = "" if name == "push" else "#!lua flags=allow-oom\n"
+    flags = "" if name in _BRINGS_PAYLOADS else "#!lua flags=allow-oom\n"
     source = flags + "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 

@@ -29,13 +29,17 @@ _RESTART_PAUSE_S = 0.2
 _BIND_ATTEMPTS = 5
 
 # A process of its own that becomes the server: PR_SET_PDEATHSIG survives exec, and a preexec_fn would run Python code in a
-# forked copy of a threaded process. The parent may be dead before the call, hence the comparison.
+# forked copy of a threaded process. The parent may be dead before the call, hence the comparison. The server inherits a lock on
+# its folder and holds it until it has ended: the server of a process that was just killed is still writing its last entries.
 _EXEC_BOUND_TO_PARENT = """
-import ctypes, os, signal, sys
+import ctypes, fcntl, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+lock = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 _CONFIG = """\
@@ -197,15 +201,19 @@ class ReplayServer:
             self._stopping.wait(_RESTART_PAUSE_S)
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", "-c", _EXEC_BOUND_TO_PARENT, str(os.getpid()), str(self._binary)]
+        launcher = [sys.executable, "-I", "-S", "-c", _EXEC_BOUND_TO_PARENT, str(os.getpid()), str(self._lock_path)]
         with (self._directory / "console.log").open("ab") as console:
             return subprocess.Popen(
-                [*command, str(self._config_path)],
+                [*launcher, str(self._binary), str(self._config_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
             )
+
+    @property
+    def _lock_path(self) -> Path:
+        return self._directory / "server.lock"
 
     @property
     def _config_path(self) -> Path:

@@ -6,6 +6,7 @@ import math
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
 
@@ -21,12 +22,13 @@ from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Parcel, Payloads, Sharded
-from replay_service.plan import AckStatus, PushError, PushResult, SamplePlan, Wait, read_plan
+from replay_service.plan import AckStatus, PushError, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
 from replay_service.stats import ReplayStats, read_stats
 from replay_service.waiting import polls
 
 _LARGEST_BATCH = 10_000
+_ITERATE_CHUNK = 64
 
 
 class Replay:
@@ -91,6 +93,17 @@ class Replay:
         """Start warm-up and update_frequency afresh from what the pool holds: after a resume, no backlog is owed."""
         self._pool.script("configure", {"reset": True})
 
+    def set_update_frequency(self, trajectories: int) -> None:
+        """Ask for so many new trajectories per sample from now on, instead of the settings' update_frequency.
+
+        Raises:
+            ValueError: below 1.
+        """
+        if trajectories < 1:
+            raise ValueError(f"update_frequency must be >= 1 to be changed, got {trajectories}")
+        self._settings = replace(self._settings, update_frequency=trajectories)
+        self._pool.change(self._settings)
+
     def try_push(self, group: TrajectoryGroup, *, priority: float) -> PushResult:
         """Store a group, all or nothing, without waiting.
 
@@ -147,6 +160,36 @@ class Replay:
         if len(group) > trajectories or size > most_bytes:
             raise ReplayError(_too_large(group.group_id, len(group), size))
 
+    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
+        """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
+
+        Place in the order of arrival, uses and policy versions stay. 'done': it carries this mark already; 'leased': a learner
+        holds it, whose acknowledgement would undo the new priority, so try again; 'dropped': at priority 0 it is removed, as a
+        push would have counted and not kept it; 'gone': it was evicted.
+
+        Args:
+            mark: names the reward; a group keeps the last one.
+
+        Raises:
+            ValueError: negative or non-finite priority.
+        """
+        _check_finite("priority", {group.group_id: priority})
+        payload = self._encode(group)
+        facts = {"p": float(priority), "bytes": len(payload), "mark": mark, "draw": self._draws.one()}
+        (answer,) = self._pool.ask(lambda: [self._payloads.replace(group.group_id, payload, facts)])
+        status: RescoreStatus = answer[b"status"].decode()
+        return status
+
+    def marked(self, mark: str) -> set[str]:
+        """Ids of the groups that were last re-scored under `mark`."""
+        self._pool.open()
+        found: set[str] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, part = self._index.run(lambda client, at=cursor or 0: client.hscan(self._keys.marks, at, count=500))  # type: ignore[misc]
+            found |= {scripts.text(group_id) for group_id, value in part.items() if value == mark.encode()}
+        return found
+
     def try_sample(self, batch_id: str, groups: int) -> SamplePlan | Wait:
         """Draw a batch of distinct groups under a lease, or say what is missing.
 
@@ -192,6 +235,15 @@ class Replay:
         if missing:
             self._pool.script("forget", {"gids": missing, "sure": bool(self._settings.shards)})
         return [None if payload is None else decode_group(payload, max_bytes=limit) for payload in payloads]
+
+    def pushed(self, group_ids: Sequence[str]) -> list[bool]:
+        """For each group whether the pool has taken it, kept or not; it remembers twice as many as its capacity."""
+        self._pool.open()
+        if not group_ids:
+            return []
+        members: list[Any] = [scripts.raw(group_id) for group_id in group_ids]
+        scores = self._index.run(lambda client: client.zmscore(self._keys.recent, members))
+        return [score is not None for score in scores]
 
     def get(self, group_id: str) -> TrajectoryGroup | None:
         """One group, or None."""
@@ -273,6 +325,11 @@ class Replay:
                 if group_id not in seen:
                     seen.add(group_id)
                     yield read_info(group_id, meta)
+
+    def iterate(self, group_ids: Sequence[str]) -> Iterator[TrajectoryGroup | None]:
+        """`fetch` that holds only a few groups at a time."""
+        for start in range(0, len(group_ids), _ITERATE_CHUNK):
+            yield from self.fetch(group_ids[start : start + _ITERATE_CHUNK])
 
     def prune(self, group_ids: Sequence[str]) -> int:
         """Remove groups; returns how many there were. One that a learner holds stays readable for its lease."""

@@ -1,44 +1,125 @@
-"""What reward components see and are: pure functions of a turn or of a finished trajectory."""
+"""What a component of the reward sees and is.
+
+Components are pure and deterministic: they are called again when stored trajectories are re-scored, and must give the same
+values then. They see what a trajectory records, turn by turn::
+
+    state ──action, calls──▶ results ──▶ next state          -> `turn(step)`, one value for each
+    the whole trajectory                                     -> `trajectory(trajectory)`, one value at its end
+    all siblings of a group                                  -> `group(members)`, one value for each member
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from cacherl.trajectory import ToolCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnContext:
-    """One turn: the calls that it made, with the environment's tags, in order."""
-
-    calls: tuple[ToolCall, ...] = ()
+from cacherl.trajectory import Message, ToolCall, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryContext:
-    """One finished trajectory: `outcome` is the raw verdict in [0, 1]."""
+class State:
+    """Where an episode stands between two turns.
 
-    outcome: float
+    Attributes:
+        prompt: the task's messages; () where they were not recorded.
+        turns: everything said and answered so far.
+        hash: of the environment's state; '' after the end and where there is none.
+        potential: how promising the environment finds the state, in [0, 1]; 0 after the end, None where it does not say.
+    """
+
+    prompt: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+    hash: str
+    potential: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One turn, as a component sees it.
+
+    Attributes:
+        action: text of the completion.
+        calls: the tool calls in it and what became of them, with the environment's tags.
+        results: the tool results, one for each call.
+    """
+
+    state: State
+    action: str
+    calls: tuple[ToolCall, ...]
+    results: tuple[Message, ...]
+    next_state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a component can do to the return of an episode, in reward units.
+
+    Attributes:
+        gain: the most that an episode can earn from it, with one call a turn.
+        toll: the most that it takes from an episode that does nothing wrong.
+    """
+
+    gain: float = 0.0
+    toll: float = 0.0
+
+
+class Component(Protocol):
+    """A part of the reward; it also has at least one of `turn`, `trajectory` and `group` below."""
+
+    @property
+    def name(self) -> str:
+        """Key among the parts."""
+
+    def reach(self, turns: int) -> Reach:
+        """For the domination rule: over an episode of so many turns."""
+
+
+@runtime_checkable
 class TurnComponent(Protocol):
-    """A part of the reward that every turn earns."""
+    """Values every turn."""
 
-    @property
-    def name(self) -> str:
-        """Key among the parts."""
-
-    def turn(self, context: TurnContext) -> float:
-        """Weighted value of a turn, in reward units."""
+    def turn(self, step: Step) -> float:
+        """Weighted value, in reward units."""
 
 
+@runtime_checkable
 class TrajectoryComponent(Protocol):
-    """A part of the reward that a trajectory earns once, at its end."""
+    """Values a finished trajectory."""
+
+    def trajectory(self, trajectory: Trajectory) -> float:
+        """Weighted value, in reward units."""
+
+
+@runtime_checkable
+class GroupComponent(Protocol):
+    """Values the finished siblings of a group together."""
+
+    def group(self, members: Sequence[Trajectory]) -> Sequence[Mapping[str, float]]:
+        """Parts of each member's trajectory, weighted, in reward units."""
+
+
+@runtime_checkable
+class Blocking(Protocol):
+    """A component that does more than compute a moment: it is called off the event loop."""
 
     @property
-    def name(self) -> str:
-        """Key among the parts."""
+    def blocking(self) -> bool:
+        """It waits for a network or a model."""
 
-    def trajectory(self, context: TrajectoryContext) -> float:
-        """Weighted value of a finished trajectory, in reward units."""
+
+def steps_of(trajectory: Trajectory) -> Iterator[Step]:
+    """The turns of a trajectory with the states between them."""
+    states = [
+        State(prompt=trajectory.prompt, turns=trajectory.turns[:index], hash=turn.state_hash, potential=turn.potential)
+        for index, turn in enumerate(trajectory.turns)
+    ]
+    states.append(State(prompt=trajectory.prompt, turns=trajectory.turns, hash="", potential=0.0))
+    for index, turn in enumerate(trajectory.turns):
+        yield Step(
+            state=states[index],
+            action=turn.text,
+            calls=turn.calls,
+            results=turn.messages,
+            next_state=states[index + 1],
+        )

@@ -1,16 +1,17 @@
-"""The reward's components: final outcome, tool use, step penalty."""
+"""The parts that every run has by default: final outcome, tool use, step penalty."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cacherl.trajectory import ToolCall
-from rewards.base import TrajectoryContext, TurnContext
+from cacherl.reward_settings import FINAL
+from cacherl.trajectory import ToolCall, Trajectory
+from rewards.base import Reach, Step
 
 #: Failures of a call for which the world is to blame, not the model.
-_WORLD_FAILED = ("transient", "timeout")
+WORLD_FAILED = ("transient", "timeout", "unrecorded")
 #: Failures of a call that the model caused.
-_MODEL_FAILED = ("parse", "unknown_tool", "arguments")
+MODEL_FAILED = ("parse", "unknown_tool", "arguments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +20,14 @@ class FinalOutcome:
 
     success: float
     failure: float
-    name: str = "final"
+    name: str = FINAL
 
-    def trajectory(self, context: TrajectoryContext) -> float:
-        return self.failure + (self.success - self.failure) * context.outcome
+    def trajectory(self, trajectory: Trajectory) -> float:
+        return self.failure + (self.success - self.failure) * trajectory.outcome
+
+    def reach(self, turns: int) -> Reach:
+        del turns
+        return Reach()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,23 +41,31 @@ class ToolUse:
     misuse: float
     name: str = "tool_use"
 
-    def turn(self, context: TurnContext) -> float:
-        return sum(self._value(call) for call in context.calls)
+    def turn(self, step: Step) -> float:
+        return sum(self._value(call) for call in step.calls)
+
+    def reach(self, turns: int) -> Reach:
+        return Reach(gain=self.needed * turns)
 
     def _value(self, call: ToolCall) -> float:
-        if call.error in _WORLD_FAILED:
+        if call.error in WORLD_FAILED:
             return 0.0
-        if call.error in _MODEL_FAILED or "irrelevant" in call.tags:
+        if call.error in MODEL_FAILED or "irrelevant" in call.tags:
             return self.misuse
         return self.needed if call.ok and "needed" in call.tags and "first" in call.tags else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPenalty:
-    """`penalty` (<= 0) for every turn, the final answer's included."""
+    """`penalty` (<= 0) for every turn, the final answer's included; a schedule may multiply it by up to `limit`."""
 
     penalty: float
+    limit: float = 1.0
     name: str = "step_penalty"
 
-    def turn(self, context: TurnContext) -> float:
+    def turn(self, step: Step) -> float:
+        del step
         return self.penalty
+
+    def reach(self, turns: int) -> Reach:
+        return Reach(toll=-self.penalty * self.limit * turns)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from actors.chat import Chat
 from actors.policy import Completion, FinishReason, Sampling
+from actors.report import EpisodeSummary, GroupReport
 from cacherl.trajectory import NO_VERSION, Message, Source, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
 from deploy.tiny_model import build_tokenizer
 from envs.base import EnvStep, Task, ToolSpec
@@ -51,6 +53,26 @@ def group_of(*members: Trajectory, **changes: Any) -> TrajectoryGroup:
     """A group of the task that `two_turns` belongs to."""
     fields: dict[str, Any] = {"group_id": "g", "task_id": "task", "trajectories": members}
     return TrajectoryGroup(**{**fields, **changes})
+
+
+def group_report(group_id: str, *outcomes: float, returns: tuple[float, ...] | None = None) -> GroupReport:
+    """A finished group of research episodes with these outcomes, and these total rewards, by default the same."""
+    episodes = tuple(
+        EpisodeSummary(
+            family="research",
+            level=1,
+            outcome=outcome,
+            total_reward=total,
+            reward_parts={},
+            turns=1,
+            sampled_tokens=1,
+            tool_calls=0,
+            tool_errors=0,
+            end="terminated",
+        )
+        for outcome, total in zip(outcomes, returns or outcomes, strict=True)
+    )
+    return GroupReport(group_id=group_id, actor="actor-0", push="ok", episodes=episodes)
 
 
 def task(number: int = 0, prompt: str = "Who?") -> Task:
@@ -109,6 +131,7 @@ class FakeEnv:
         error: kind of failure of every call; None: they succeed.
         delay_s: seconds that every step takes.
         failures: errors to raise instead of the first steps.
+        potentials: of the states before the first steps.
         events: what happened to it, in order.
     """
 
@@ -117,6 +140,7 @@ class FakeEnv:
     error: str | None = None
     delay_s: float = 0.0
     failures: list[Exception] = field(default_factory=list)
+    potentials: list[float] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -130,11 +154,21 @@ class FakeEnv:
         await asyncio.sleep(self.delay_s)
         if self.failures:
             raise self.failures.pop(0)
+        potential = self.potentials.pop(0) if self.potentials else None
         if text == "done":
-            return EnvStep(messages=(), calls=(), terminated=True, outcome=self.outcome, state_hash="end")
+            outcome = self.outcome
+            return EnvStep(messages=(), calls=(), terminated=True, outcome=outcome, state_hash="end", potential=potential)
         call = ToolCall(name="look", arguments={}, ok=self.error is None, error=self.error, seconds=0.5)
         message = Message(role="tool", content=self.result, name="look")
-        return EnvStep(messages=(message,), calls=(call,), terminated=False, outcome=None, state_hash="begin", seconds=0.5)
+        return EnvStep(
+            messages=(message,),
+            calls=(call,),
+            terminated=False,
+            outcome=None,
+            state_hash="begin",
+            seconds=0.5,
+            potential=potential,
+        )
 
     def snapshot(self) -> dict[str, Any]:
         return {}
@@ -149,11 +183,29 @@ class FakeEnv:
         self.events.append("close")
 
 
+@dataclass
 class CountingScorer:
-    """A turn is worth -0.1 and 1 for each successful call; a trajectory its outcome."""
+    """A turn is worth `scales['step']`, by default -0.1, and 1 for each successful call; a trajectory its outcome.
 
-    def turn(self, calls: Sequence[ToolCall]) -> dict[str, float]:
-        return {"step": -0.1, "calls": float(sum(call.ok for call in calls))}
+    Attributes:
+        blocking: as of a reward that waits.
+        error: to raise instead.
+        threads: names of the threads that it was called on.
+    """
 
-    def trajectory(self, outcome: float) -> dict[str, float]:
-        return {"final": outcome}
+    blocking: bool = False
+    error: Exception | None = None
+    threads: list[str] = field(default_factory=list)
+
+    def score(self, members: Sequence[Trajectory], scales: Mapping[str, float]) -> tuple[Trajectory, ...]:
+        self.threads.append(threading.current_thread().name)
+        if self.error:
+            raise self.error
+        return tuple(self._score(member, scales) for member in members)
+
+    def _score(self, member: Trajectory, scales: Mapping[str, float]) -> Trajectory:
+        turns = tuple(
+            replace(turn, rewards={"step": scales.get("step", -0.1), "calls": float(sum(call.ok for call in turn.calls))})
+            for turn in member.turns
+        )
+        return replace(member, turns=turns, rewards={"final": member.outcome})

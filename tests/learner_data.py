@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
 from pathlib import Path
+from queue import Empty
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from cacherl.trajectory import NO_VERSION, Status, Trajectory, TrajectoryGroup, Turn
 from learner.batch import Row
+from support import free_port
 
 VOCABULARY = 128
 
@@ -104,3 +109,26 @@ def row(rng: np.random.Generator, length: int, trained: int, *, is_weight: float
         is_weight=is_weight,
         temperature=temperature,
     )
+
+
+def results_of(child: Callable[..., None], arguments: Sequence[Any], count: int, *, timeout_s: float = 180) -> list[Any]:
+    """What `child(port, *arguments, results)` puts on its queue, in a process of its own, because a process group is one
+    process's own; fails as soon as the process has."""
+    context = get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=child, args=(free_port(), *arguments, results))
+    process.start()
+    found: list[Any] = []
+    deadline = time.monotonic() + timeout_s
+    try:
+        while len(found) < count:
+            alive = process.is_alive()
+            try:
+                found.append(results.get(timeout=1))
+            except Empty:
+                assert alive, f"the process ended with {process.exitcode} after {len(found)} of {count} results"
+                assert time.monotonic() < deadline, f"{len(found)} of {count} results after {timeout_s} s"
+        return found
+    finally:
+        process.kill()
+        process.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -32,6 +33,7 @@ class MarkedProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     output: Path = Path(os.devnull)
+    cwd: Path = PROJECT
     _process: subprocess.Popen[bytes] | None = None
     _shared_memory: set[Path] = field(default_factory=set)
 
@@ -40,7 +42,7 @@ class MarkedProcess:
         env = {**os.environ, **self.environment, _MARK: self.mark}
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                self.arguments, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                self.arguments, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         return self
 
@@ -81,6 +83,14 @@ class MarkedProcess:
                 except OSError:
                     continue
         return found
+
+    def memory_maps(self) -> list[str]:
+        """What each process of the command has mapped."""
+        maps = []
+        for pid in self.alive():
+            with contextlib.suppress(OSError):
+                maps.append(Path(f"/proc/{pid}/maps").read_text())
+        return maps
 
     def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[Path]]:
         """Processes still there after `grace_s`, and files in shared memory that were not there before."""

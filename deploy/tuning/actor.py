@@ -89,12 +89,15 @@ class TrialActor(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         try:
+            if self._spec.stopping.exists():
+                raise SearchStopping
             evaluation = next(self._evaluations)
         except StopIteration:
             return {**self._last, "done": True, STATUS: "finished"}
         except TrialFailed as failure:
             return {"done": True, STATUS: "failed", ERROR: str(failure)}
         except SearchStopping:
+            self._evaluations.close()
             return {"done": True, STATUS: "unfinished"}
         self._last = {VALUE: evaluation.value, UPDATE: evaluation.update}
         through = evaluation.update >= self._spec.search.base.run.updates

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +30,8 @@ class Recorder(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         point = self._spec.search.space.decode(trial.config[POINT])
         self._running.add(trial.trial_id)
+        if self._spec.stopping.exists():
+            return
         self._ledger.started(trial.trial_id, point)
         self._say(trial, "started", ", ".join(f"{key}={shown(value)}" for key, value in point.items()))
 
@@ -36,6 +40,8 @@ class Recorder(tune.Callback):
             if result[STATUS] in ENDED:
                 self._end(trial, result[STATUS], result.get(ERROR, ""))
             self._running.discard(trial.trial_id)
+            if self._spec.stopping.exists() and not self._running:
+                os.kill(os.getpid(), signal.SIGUSR1)  # Tune's own signal for 'enough'
             return
         self._ledger.evaluated(
             trial.trial_id, update=result[UPDATE], value=result[VALUE], seconds=round(result["time_total_s"], 1)

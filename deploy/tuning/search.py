@@ -159,11 +159,13 @@ def make_scheduler(search: Search, past: Sequence[Trial]) -> Any:
 
 @contextlib.contextmanager
 def _signals(stopping: Path) -> Iterator[None]:
-    """On Ctrl-C and SIGTERM the trials end their runs in order (they watch for the file `stopping`), then Tune returns."""
+    """On Ctrl-C and SIGTERM the trials end their runs in order, since they watch for the file `stopping`; when the last one
+    has, the recorder tells Tune that it is enough, by SIGUSR1. A second Ctrl-C does so at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.exists():
+            os.kill(os.getpid(), signal.SIGUSR1)
         stopping.touch()
-        os.kill(os.getpid(), signal.SIGUSR1)  # Tune's own signal for 'enough'
 
     def not_yet(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt  # until Tune has taken over its signal, there is no trial to end

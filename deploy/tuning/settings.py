@@ -15,9 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError
 from yaml import YAMLError
 
-from cacherl.config import RunConfig, Section, load_config
+from cacherl.config import RunConfig, load_config
 from cacherl.errors import ConfigError
 from cacherl.metrics import lookup
+from cacherl.section import Section
 from deploy.tuning.space import Space, as_overrides, parse_space
 
 #: Combinations of extreme values that are tried out before the search; beyond that each value is tried by itself.

@@ -77,7 +77,8 @@ class CodeSimulator:
         self._calls = [] if reply.lost else [*self._calls, [name, text]]
         relevance, turn = self._log.record(name, arguments)
         if reply.kind != OK:
-            return ToolResult(error=_explain(reply), kind=_kind(reply), tags=(IRRELEVANT, turn))
+            kind = _kind(reply)
+            return ToolResult(error=_explain(reply), kind=kind, tags=(IRRELEVANT, turn), lasting=kind == "tool")
         if turn == FIRST and not self._shown and self._computes_answer(text, reply):
             self._shown, relevance = True, NEEDED
         content = {"output": reply.text} | ({"truncated": True} if reply.truncated else {})

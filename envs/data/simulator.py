@@ -106,6 +106,9 @@ class DataSimulator:
     def verdict(self) -> float:
         return 0.0
 
+    def potential(self) -> float:
+        return self._log.progress
+
     def state(self) -> dict[str, Any]:
         return {"done": self._log.state()}
 

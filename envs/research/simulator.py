@@ -9,7 +9,7 @@ from envs.base import PlannedCall, ToolSpec
 from envs.calllog import CallLog
 from envs.research.names import RELATIONS
 from envs.research.world import World
-from envs.simulator import ToolResult
+from envs.simulator import FIRST, NEEDED, USES, ToolResult
 
 TOOLS = (
     ToolSpec(
@@ -52,7 +52,13 @@ class ResearchSimulator:
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         content = self._search(**arguments) if name == "search" else self._read(**arguments)
         tags = self._log.record(name, arguments)
+        if name == "read" and tags == (NEEDED, FIRST) and self._was_found(arguments["id"]):
+            tags = (*tags, USES)
         return ToolResult(error=NOT_FOUND, tags=tags) if content is None else ToolResult(content=content, tags=tags)
+
+    def _was_found(self, document: str) -> bool:
+        person = next(person for person, id in self._world.ids.items() if id == document)
+        return self._log.made("search", {"name": person})
 
     def _search(self, name: str) -> dict[str, str] | None:
         found = self._world.ids.get(name)
@@ -67,6 +73,9 @@ class ResearchSimulator:
 
     def verdict(self) -> float:
         return 0.0
+
+    def potential(self) -> float:
+        return self._log.progress
 
     def state(self) -> dict[str, Any]:
         return {"done": self._log.state()}

@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -173,7 +175,15 @@ class _Worker:
     def __init__(self, backend: str, *, shell: bool) -> None:
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
-        options = {"control": theirs.fileno(), "owner": self._owner, "backend": backend, "shell": shell}
+        # Removed by the launcher, and by the owner too: either may be killed before it comes to it.
+        folder = None if backend == "namespaces" else tempfile.mkdtemp(prefix="cacherl-sandbox-")
+        options = {
+            "control": theirs.fileno(),
+            "owner": self._owner,
+            "backend": backend,
+            "shell": shell,
+            "folder": folder,
+        }
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-P", "-c", _START, str(_PROJECT), compact(options)],
@@ -186,7 +196,7 @@ class _Worker:
             )
         self._control = ours
         self.pid = process.pid
-        self.close = weakref.finalize(self, _stop, process, ours, self._owner)
+        self.close = weakref.finalize(self, _stop, process, ours, self._owner, folder)
         if (problem := _greeting(ours)) is not None:
             self.close()
             raise BackendError(problem)
@@ -221,7 +231,7 @@ def _greeting(control: socket.socket) -> str | None:
     return "its process ended at once" if message is None else message["problem"]
 
 
-def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int, folder: str | None) -> None:
     control.close()
     if os.getpid() != owner:
         return
@@ -231,6 +241,8 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) 
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @lru_cache(maxsize=8)

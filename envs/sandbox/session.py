@@ -12,7 +12,8 @@ from cacherl.errors import EnvironmentFault
 from envs.sandbox import wire
 from envs.sandbox.worker.reply import CRASH, KINDS, Reply
 
-#: What a guard can tell at most, besides the output itself.
+_ATTEMPTS = 2
+#: The reply of a session whose guard has died.
 _GONE = Reply(kind=CRASH, lost=True)
 
 
@@ -39,6 +40,7 @@ class Session:
         self._opening = dict(opening)
         self._patience_s = patience_s
         self._channel: socket.socket | None = None
+        self._ready = False
 
     async def run(self, tool: str, text: str) -> Reply:
         """Run `text` with `tool`.
@@ -49,16 +51,15 @@ class Session:
             ValueError: the sandbox has no such tool.
             EnvironmentFault: no session can be begun, or its guard does not answer.
         """
-        channel = self._opened(tool)
-        loop = asyncio.get_running_loop()
+        self._require(tool)
         try:
             async with asyncio.timeout(self._patience_s):
-                await loop.sock_sendall(channel, wire.encode({"tool": tool, "text": text}))
-                header = await _exactly(loop, channel, wire.HEADER.size)
-                body = await _exactly(loop, channel, wire.body_length(header))
-            return self._settle(_read(wire.decode(body)))
-        except ConnectionError:
-            return self._settle(_GONE)
+                channel = await self._begun()
+                try:
+                    await asyncio.get_running_loop().sock_sendall(channel, wire.encode({"tool": tool, "text": text}))
+                    return self._settle(_read(await _message(channel)))
+                except ConnectionError:
+                    return self._settle(_GONE)
         except (TimeoutError, wire.FrameError) as error:
             self._drop()
             raise EnvironmentFault(f"the sandbox's guard does not answer within {self._patience_s:g} s: {error}") from error
@@ -66,36 +67,53 @@ class Session:
             self._drop()
             raise
 
+    async def _begun(self) -> socket.socket:
+        """The channel of a session whose guard is ready. A worker that dies just now is given one more chance."""
+        for _ in range(_ATTEMPTS):
+            try:
+                channel = self._channel or self._open()
+                if not self._ready:
+                    await _message(channel)
+                    self._ready = True
+            except ConnectionError:
+                self._drop()
+            else:
+                return channel
+        raise EnvironmentFault("the sandbox cannot begin a session: no process, or no namespace, is to be had any more")
+
     def run_blocking(self, tool: str, text: str) -> Reply:
-        """As `run`, for the first call of a session, without an event loop."""
-        channel = self._opened(tool)
-        channel.setblocking(True)
-        channel.sendall(wire.encode({"tool": tool, "text": text}))
-        if not select.select([channel], [], [], self._patience_s)[0]:
-            raise EnvironmentFault(f"the sandbox's guard does not answer within {self._patience_s:g} s")
+        """The only call of a session, without an event loop.
+
+        Raises:
+            EnvironmentFault: as `run`.
+        """
+        self._require(tool)
         try:
-            message = wire.receive(channel.fileno())
-        except (OSError, wire.FrameError):
-            message = None
-        channel.setblocking(False)
-        return self._settle(_GONE if message is None else _read(message))
+            channel = self._open()
+            channel.setblocking(True)
+            channel.sendall(wire.encode({"tool": tool, "text": text}))
+            ready, reply = (_receive(channel, self._patience_s) for _ in range(2))
+        except (OSError, wire.FrameError) as error:
+            raise EnvironmentFault(f"the sandbox could not run a session: {error}") from error
+        finally:
+            self._drop()
+        if ready is None:
+            raise EnvironmentFault("the sandbox could not begin a session")
+        return _GONE if reply is None else _read(reply)
 
     def close(self) -> None:
         """End the session's processes; repeated calls are harmless."""
         self._drop()
 
-    def _opened(self, tool: str) -> socket.socket:
+    def _require(self, tool: str) -> None:
         if tool not in self._tools:
             raise ValueError(f"the sandbox has the tools {', '.join(self._tools)}, not {tool!r}")
-        if self._channel is None:
-            channel = self._connect()
-            try:
-                channel.sendall(wire.encode(self._opening))
-            except OSError as error:
-                channel.close()
-                raise EnvironmentFault(f"the sandbox could not begin a session: {error}") from error
-            channel.setblocking(False)
-            self._channel = channel
+
+    def _open(self) -> socket.socket:
+        self._channel, self._ready = self._connect(), False
+        self._channel.settimeout(self._patience_s)
+        self._channel.sendall(wire.encode(self._opening))
+        self._channel.setblocking(False)
         return self._channel
 
     def _settle(self, reply: Reply) -> Reply:
@@ -109,10 +127,21 @@ class Session:
             self._channel = None
 
 
-async def _exactly(loop: asyncio.AbstractEventLoop, channel: socket.socket, size: int) -> bytes:
+def _receive(channel: socket.socket, patience_s: float) -> dict[str, Any] | None:
+    if not select.select([channel], [], [], patience_s)[0]:
+        raise TimeoutError(f"no answer within {patience_s:g} s")
+    return wire.receive(channel.fileno())
+
+
+async def _message(channel: socket.socket) -> dict[str, Any]:
+    header = await _exactly(channel, wire.HEADER.size)
+    return wire.decode(await _exactly(channel, wire.body_length(header)))
+
+
+async def _exactly(channel: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        part = await loop.sock_recv(channel, size - len(data))
+        part = await asyncio.get_running_loop().sock_recv(channel, size - len(data))
         if not part:
             raise ConnectionResetError("the session has ended")
         data += part

@@ -106,6 +106,9 @@ class TripSimulator:
     def verdict(self) -> float:
         return float(self._booked == self._best)
 
+    def potential(self) -> float:
+        return self._log.progress
+
     def state(self) -> dict[str, Any]:
         return {"booked": sorted(self._booked), "done": self._log.state()}
 

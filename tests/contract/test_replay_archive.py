@@ -164,7 +164,9 @@ def test_stats_and_list(filled, run):
 def test_show(filled, run):
     group = json.loads(run("show", "g2", "-n", "filled", "--json"))
     assert group["trajectories"][1]["token_ids"] == list(range(8))
-    assert "answer" in run("show", "g2", "-n", "filled")
+    shown = run("show", "g2", "-n", "filled")
+    assert "answer" in shown
+    assert [line for line in shown.splitlines() if line.startswith("in the end")] == ["in the end: final +1"] * 2
     with pytest.raises(ConfigError, match="'filled' holds no group 'nope'"):
         run("show", "nope", "-n", "filled")
 

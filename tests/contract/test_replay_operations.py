@@ -226,6 +226,28 @@ def test_a_resumed_pool_with_other_rules_owes_no_backlog(make_pool, make_group):
     assert isinstance(hungrier.try_sample("b3", 1), SamplePlan)
 
 
+def test_a_changed_update_frequency_keeps_what_is_owed_and_what_is_ahead(make_pool, make_group):
+    pool = make_pool("governed", warmup_steps=2, update_frequency=2, max_ahead=20)
+    for i in range(6):
+        pool.push(make_group(f"g{i}"), priority=1)
+    pool.sample("b0", 1)
+    assert (pool.stats().arrived, pool.stats().due) == (12, 4)  # groups of two: eight ahead
+    pool.set_update_frequency(5)
+    assert pool.stats().arrived - pool.stats().due == 8
+    pool.set_update_frequency(5)
+    assert isinstance(pool.try_sample("b1", 1), SamplePlan)
+    assert isinstance(pool.try_sample("b2", 1), SamplePlan)
+    assert pool.stats().arrived - pool.stats().due == -2
+    assert isinstance(pool.try_sample("b3", 1), Wait)
+    pool.set_update_frequency(1)  # what is owed at the old rate stays owed
+    assert isinstance(pool.try_sample("b3", 1), Wait)
+    pool.push(make_group("g6"), priority=1)
+    assert isinstance(pool.try_sample("b3", 1), SamplePlan)
+    assert isinstance(pool.try_sample("b4", 1), Wait)
+    with pytest.raises(ValueError, match="update_frequency must be >= 1 to be changed, got 0"):
+        pool.set_update_frequency(0)
+
+
 def test_two_pools_on_one_server_do_not_see_each_other(make_pool, make_group):
     one, two = make_pool("pool"), make_pool("pool2")
     one.push(make_group("g"), priority=1)
@@ -284,6 +306,16 @@ def test_many_threads_share_one_client(make_pool, make_group):
     assert all(plans[i] == plans[i % 10] for i in range(50))
     stats = pool.stats()
     assert (stats.groups, stats.inserted, stats.batches, stats.leases) == (100, 200, 10, 0)
+
+
+def test_the_pool_knows_what_it_took_also_what_it_did_not_keep(make_pool, make_group):
+    pool = make_pool()
+    pool.push(make_group("kept"), priority=1.0)
+    pool.push(make_group("zero"), priority=0.0)
+    pool.push(make_group("pruned"), priority=1.0)
+    pool.prune(["pruned"])
+    assert pool.pushed(["never", "kept", "zero", "pruned"]) == [False, True, True, True]
+    assert pool.pushed([]) == []
 
 
 def test_several_groups_go_together_each_taken_or_refused_by_itself(make_pool, make_group, monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from cacherl.errors import ReplayError
+from cacherl.errors import DeadlineExceeded, ReplayError
 from cacherl.replay_settings import ReplaySettings
 from replay_service.binary import find_server
 from replay_service.server import ReplayServer
@@ -327,3 +328,17 @@ def test_clients_wait_out_a_failover(server_binary, tmp_path, make_group, unused
         assert pushed.result(10).status == "ok"
         assert len(drawn.result(10)) == 1
         assert pool.stats().groups == 2
+
+
+def test_a_server_waits_for_the_one_before_it_on_its_folder(server_binary, tmp_path, make_group):
+    first = ReplayServer(tmp_path, binary=server_binary)
+    first.start()
+    with Replay(first.url, "pool", RULES) as pool:
+        pool.push(make_group("a"), priority=1.0)
+    with pytest.raises(DeadlineExceeded, match="to answer"):
+        ReplayServer(tmp_path, binary=server_binary, start_deadline_s=1.5).start()
+    ended = threading.Timer(1.0, first.stop)
+    ended.start()
+    with ReplayServer(tmp_path, binary=server_binary) as second, Replay(second.url, "pool", join=True) as pool:
+        assert len(pool) == 1
+    ended.join()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
 import pytest
 
 from cacherl.config import SandboxSection
-from cacherl.errors import ConfigError
+from cacherl.errors import ConfigError, EnvironmentFault
 from envs.sandbox.sandbox import JAILS, BackendError, Sandbox, World, open_sandbox
 from envs.sandbox.worker.reply import Reply
 
@@ -133,6 +135,38 @@ async def test_a_stale_answer_is_not_taken_for_the_next_call(sandbox):
     session.close()
 
 
+async def test_an_interpreter_that_does_not_read_is_given_up(sandbox):
+    """Code that answers its own call and goes on cannot make the guard wait for it when the next, long call comes."""
+    own = sandbox_or_skip(sandbox.backend, wall_s=1.0)
+    session = own.session(World())
+    code = (
+        "import os, sys, time\nframe = sys._getframe()\nwhile 'answers' not in frame.f_locals: frame = frame.f_back\n"
+        "mark, answers = frame.f_locals['request']['mark'].encode(), frame.f_locals['answers']\n"
+        "from envs.sandbox.worker.interpreter import ANSWER\n"
+        "os.write(answers, ANSWER.pack(mark, b'o', False, 0))\ntime.sleep(60)"
+    )
+    assert await session.run("python", code) == ok("")
+    assert (await session.run("python", "#" * 10**6)).kind == "timeout"
+    assert await session.run("python", "print('true')") == ok("true")
+    session.close()
+    own.close()
+
+
+async def test_no_session_to_be_had_is_a_fault_of_the_environment_not_of_the_agent(sandbox, monkeypatch):
+    def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    session = sandbox.session(World())
+    monkeypatch.setattr(session, "_connect", connect)
+    with pytest.raises(EnvironmentFault, match="cannot begin a session"):
+        await session.run("python", "1")
+    monkeypatch.undo()
+    assert await session.run("python", "print(1)") == ok("1")
+    session.close()
+
+
 def test_an_unknown_tool_is_refused(sandbox):
     with pytest.raises(ValueError, match="the sandbox has the tools python, sql, not 'shell'"):
         sandbox.session(World()).run_blocking("shell", "true")
@@ -198,7 +232,8 @@ async def gone(condition) -> bool:
 
 
 @pytest.mark.parametrize("depth", ["launcher", "zygote", "guard", "interpreter"])
-async def test_the_death_of_any_process_is_survived(sandbox, depth):
+async def test_the_death_of_any_process_is_survived(sandbox, depth, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = sandbox_or_skip(sandbox.backend)
     session, sibling = own.session(World()), own.session(World())
     mine = {process.pid for process in processes_below(os.getpid())}
@@ -206,9 +241,10 @@ async def test_the_death_of_any_process_is_survived(sandbox, depth):
     chain = sorted(
         (process for process in processes_below(os.getpid()) if is_of(own, process)), key=lambda process: process.pid
     )
-    chosen = {"launcher": 0, "zygote": 1, "guard": -2, "interpreter": -1}[depth]
-    chain[chosen].send_signal(signal.SIGKILL)
-    assert await gone(lambda: not chain[chosen].is_running() or chain[chosen].status() == "zombie")
+    dying = chain[("launcher", "zygote", "guard", "interpreter").index(depth) :]
+    assert len(chain) == 4
+    dying[0].send_signal(signal.SIGKILL)
+    assert await gone(lambda: not any(alive(process) for process in dying))
     assert (await session.run("python", "print(x)")).kind == "crash"
     assert await session.run("python", "print(42)") == ok("42")
     assert await sibling.run("python", "print(42)") == ok("42")
@@ -216,6 +252,14 @@ async def test_the_death_of_any_process_is_survived(sandbox, depth):
     sibling.close()
     own.close()
     assert await gone(lambda: {process.pid for process in processes_below(os.getpid())} <= mine)
+    assert list(tmp_path.iterdir()) == []
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def is_of(sandbox: Sandbox, process: psutil.Process) -> bool:
@@ -251,11 +295,12 @@ async def test_nothing_outlives_the_owner(backend, sig, tmp_path):
     )
     with owner, owner.stdout:
         assert owner.stdout.readline() == b"ready\n"
+        assert bool(list(tmp_path.iterdir())) == (backend != "namespaces")
         left = processes_below(owner.pid)
         assert len(left) >= 8
         owner.send_signal(sig)
         owner.wait(20)
-        assert await gone(lambda: not any(process.is_running() and process.status() != "zombie" for process in left))
+        assert await gone(lambda: not any(alive(process) for process in left))
     assert await gone(lambda: list(tmp_path.iterdir()) == [])
 
 

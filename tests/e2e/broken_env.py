@@ -1,4 +1,4 @@
-"""A research environment whose steps fail: a fault of the environment, not of the model."""
+"""A research environment whose steps fail in the actors: a fault of the environment, not of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ class _Broken:
         return getattr(self._env, name)
 
     async def step(self, text: str, *, finish_reason: str = "stop") -> Any:
-        raise RuntimeError("the planted fault")
+        import ray
+
+        if ray.is_initialized():  # not in the driver's preflight, which would refuse to start
+            raise RuntimeError("the planted fault")
+        return await self._env.step(text, finish_reason=finish_reason)
 
 
 def broken(section: EnvSection) -> Any:

@@ -73,6 +73,16 @@ def test_ctrl_c(run_of, tmp_path: Path) -> None:
     assert "Traceback" not in run.text()
 
 
+def test_a_signal_while_the_engines_start(run_of, tmp_path: Path) -> None:
+    run = run_of()
+    run.wait_for(lambda: any("/dev/shm/psm_" in maps for maps in run.memory_maps()), "vLLM's message queues", 200)
+    run.send(signal.SIGTERM)
+    assert run.wait(60) == 130, run.text()[-4000:]
+    assert run.leftovers() == ({}, set())
+    assert summary_of(tmp_path)["status"] == "interrupted"
+    assert "stopping" in run.text()
+
+
 def test_kill_9_of_the_driver(run_of, tmp_path: Path) -> None:
     run = run_of("run.updates=1000")
     run.wait_for(lambda: training(tmp_path), "an update", 200)

@@ -21,6 +21,7 @@ def test_a_planted_reward_for_every_call_raises_the_alarm(tmp_path: Path) -> Non
         "env.name=paying_env:paying",
         "reward.tool_use=1.0",
         "reward.step_penalty=0",
+        "reward.allow_domination=true",  # without it the config check refuses such a reward
         "warm_start.updates=120",
         "warm_start.demonstrations=1024",
         "run.updates=5",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,8 +19,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from cacherl.config import RunConfig, parse_config
+from cacherl.durable import WrittenFile
 from cacherl.errors import LearnerError
 from cacherl.policy import WeightManifest
+from learner.checkpoint import take_reports
 from learner.group import LearnerGroup
 from learner_data import group, tiny_model, trajectory
 from replay_service.keys import Keys
@@ -26,6 +30,7 @@ from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
 GROUPS, SIZE = 6, 4
+WEIGHTS = "policy/model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +216,48 @@ async def test_a_rank_that_dies_is_named_and_close_leaves_no_process(start: Any)
     assert rank_processes() == []
 
 
+def written(folder: Path) -> list[WrittenFile]:
+    """What the one rank's snapshot wrote, once it has."""
+    deadline = time.monotonic() + 20
+    while (files := take_reports(folder, 1)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return files
+
+
 def rank_processes() -> list[psutil.Process]:
     """Processes of learner ranks below this one."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if child.is_running() and "RankActor" in " ".join(child.cmdline())]
+
+
+async def test_a_group_takes_the_place_of_one_that_was_closed_and_learns_beside_its_base(
+    server: ReplayServer, model: Path, tmp_path: Path
+) -> None:
+    """As after a warm start with LoRA: the merged weights are the base, and the reference, of a group of the same name."""
+    config = configure(lora={"rank": 4}, lr=1e-2)
+    rng = np.random.default_rng(1)
+    first = Learner(config, model, server.url, "place", tmp_path)
+    await first.group.start()
+    await first.group.warm_start([trajectory(rng, name=f"d{index}") for index in range(4)])
+    await first.group.save(tmp_path / "warm")
+    await first.group.close()
+    first.replay.close()
+    second = Learner(config, tmp_path / "warm", server.url, "place", tmp_path)
+    try:
+        await second.group.start()
+        second.push()
+        stats = await second.group.update("b1")
+        assert stats.metrics["learner/kl"] == pytest.approx(0, abs=1e-9)
+        assert (await second.group.update("b2")).metrics["learner/kl"] > 1e-6
+        await second.group.snapshot(tmp_path)
+        files = await asyncio.to_thread(written, tmp_path)
+        assert {file.name for file in files} == {"learner-0.pt", "policy/config.json", "policy/generation_config.json", WEIGHTS}
+        published, policy = await second.weights(2), load_file(tmp_path / WEIGHTS)
+        torch.testing.assert_close(published, policy, rtol=0, atol=0)
+        base, initial = load_file(tmp_path / "warm" / "model.safetensors"), load_file(model / "model.safetensors")
+        assert all(torch.equal(base[name], initial[name]) == ("_proj" not in name) for name in initial)
+        assert all(torch.equal(policy[name], base[name]) == ("_proj" not in name) for name in base)
+    finally:
+        await second.group.close()
+        second.replay.close()

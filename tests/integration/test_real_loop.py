@@ -147,6 +147,13 @@ async def test_mask_is_true_exactly_on_sampled_tokens(stack: Stack) -> None:
         assert trajectory.loss_mask.tolist() == expected
 
 
+async def test_an_evaluation_meets_the_same_noise_every_time(stack: Stack) -> None:
+    tasks = held_out_tasks(stack.source, stack.config)
+    first, second = [await stack.pool.evaluate(tasks, label) for label in ("one version", "another version")]
+    assert sum(episode.tool_errors for episode in first) > 0
+    assert [(e.outcome, e.turns, e.tool_errors) for e in first] == [(e.outcome, e.turns, e.tool_errors) for e in second]
+
+
 async def filled(stack: Stack, groups: int) -> None:
     """Let the actors fill the pool."""
     stream = TaskStream(stack.source, stack.config, prefix=f"loop-{stack.replay.stats().inserted}")

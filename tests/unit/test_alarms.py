@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -84,3 +85,13 @@ def test_two_alarms_of_one_name_are_refused() -> None:
     alarm = Alarm(name="high", condition=too_high, remedy="")
     with pytest.raises(ValueError, match=r"distinct names, got \['high', 'high'\]"):
         AlarmBoard([alarm, alarm])
+
+
+def test_a_resumed_run_does_not_raise_again_what_is_raised() -> None:
+    before = board()
+    before.check(at(1, a=2.0))
+    after = board()
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    verdict = after.check(at(2, a=2.0))
+    assert verdict.events == ()
+    assert verdict.metrics == before.check(at(2, a=2.0)).metrics

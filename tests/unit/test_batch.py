@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.batch import Row, empty_micro_batch, micro_batches, partition, row_of, rows_of
-from learner_data import group, row, trajectory
+from learner.batch import Row, empty_micro_batch, micro_batches, partition, row_of
+from learner_data import row, trajectory
 
 
 def test_row_takes_sampled_tokens_only() -> None:
@@ -22,11 +24,18 @@ def test_row_takes_sampled_tokens_only() -> None:
     assert (cut.is_weight, cut.temperature) == (0.25, 0.5)
 
 
-def test_rows_of_a_group_carry_each_members_advantage() -> None:
-    made = group(np.random.default_rng(0), "g", size=3)
-    rows = rows_of(made, np.array([0.5, -1.0, 0.5]), is_weight=0.5)
-    assert [set(one.advantages.tolist()) for one in rows] == [{0.5}, {-1.0}, {0.5}]
-    assert {one.is_weight for one in rows} == {0.5}
+def test_a_row_may_have_an_advantage_per_token_and_says_who_acted() -> None:
+    made = trajectory(np.random.default_rng(0), turns=((2, 3), (1, 0)))
+    cut = row_of(made, np.array([0.5, -1.0, 2.0]), replayed=True)
+    assert cut.advantages.tolist() == [0.5, -1.0, 2.0]
+    assert (cut.replayed, cut.foreign, cut.proximal_logprobs) == (True, False, None)
+    assert row_of(replace(made, source="demonstration")).foreign
+
+
+def test_fields_of_the_wrong_length_are_refused() -> None:
+    one = row(np.random.default_rng(0), 9, 3)
+    with pytest.raises(ValueError, match="proximal_logprobs has 2 entries, positions 3"):
+        replace(one, proximal_logprobs=np.zeros(2, np.float32))
 
 
 def test_first_token_cannot_be_trained() -> None:
@@ -64,6 +73,9 @@ def test_collated_fields_by_hand() -> None:
     assert batch.policy_versions.tolist() == [3] * 3
     assert batch.trained_per_row.tolist() == [1, 2]
     assert (batch.num_real, batch.num_padded) == (7, 8)
+    assert batch.proximal_logprobs.tolist() == [-2.0, -1.0, -1.0]  # by default the ratio is to the policy that sampled
+    assert batch.correction_weights.tolist() == [1.0] * 3
+    assert batch.position_ids is None
     assert batch.to(torch.device("cpu")) is batch
 
 

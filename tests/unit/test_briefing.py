@@ -10,9 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from actors.briefing import briefed_chat
 from actors.chat import Chat
-from cacherl.config import parse_config
+from cacherl.config import EnvSection, parse_config
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
+from envs.adapters.skyrl import skyrl_source
 from envs.registry import load_source
 
 _BODY = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -79,3 +80,14 @@ def test_a_tiny_model_is_told_nothing() -> None:
     assert chat(HERMES, path=None).prompt_text(QUESTION) == Chat(tokenizer(HERMES)).prompt_text(QUESTION)
     with pytest.raises(ConfigError, match=r"env\.briefing: 'system' needs a real model"):
         chat(HERMES, path=None, briefing="system")
+
+
+def test_prompts_that_tell_of_their_tools_are_left_alone() -> None:
+    rows = [{"prompt": [{"role": "user", "content": "Who?"}]}]
+    source = skyrl_source(EnvSection(), rows, lambda row: None)
+    bare = Chat(tokenizer(HERMES)).prompt_text(QUESTION)
+    config = parse_config({"model": {"path": "model"}})
+    assert briefed_chat(tokenizer(HERMES), config, source).prompt_text(QUESTION) == bare
+    asked = parse_config({"model": {"path": "model"}, "env": {"briefing": "system"}})
+    with pytest.raises(ConfigError, match=r"env\.briefing: 'system' has nothing to tell: the prompts of 'skyrl' say all"):
+        briefed_chat(tokenizer(HERMES), asked, source)

@@ -9,7 +9,8 @@ import pytest
 from cacherl.config import RunConfig, parse_config
 from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings
-from deploy.cluster import _check_capacity, _check_nodes
+from deploy.cluster import _check_capacity, _check_nodes, cluster
+from support import free_port
 
 
 def config(actors: dict[str, Any], learner: dict[str, Any], **ray: Any) -> RunConfig:
@@ -49,3 +50,11 @@ def test_an_embedded_server_serves_one_node() -> None:
     _check_nodes(RunConfig(replay=ReplaySettings(url="redis://example:6379")), 3)
     with pytest.raises(ConfigError, match=r"replay\.url: the cluster has 3 nodes"):
         _check_nodes(RunConfig(), 3)
+
+
+@pytest.mark.timeout(60)
+def test_an_address_at_which_nothing_listens_is_refused_at_once() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    wanted = config({}, {}, address=address)
+    with pytest.raises(ConfigError, match=rf"^ray\.address: nothing listens at '{address}' "), cluster(wanted, "n"):
+        pass

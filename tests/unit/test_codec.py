@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cacherl.codec import MAGIC, SCHEMA_VERSION, decode_group, encode_group
 from cacherl.errors import CodecError
-from cacherl.trajectory import NO_VERSION, Message, Status, ToolCall, Trajectory, TrajectoryGroup, Turn
+from cacherl.trajectory import NO_VERSION, Message, Status, Tier, ToolCall, Trajectory, TrajectoryGroup, Turn
 
 text = st.text(max_size=20)
 number = st.floats(allow_nan=False)
@@ -25,8 +25,8 @@ json_value = st.recursive(
 )
 rewards = st.dictionaries(text, number, max_size=3)
 calls = st.builds(
-    lambda name, arguments, error, repairs, tags, seconds: ToolCall(
-        name=name, arguments=arguments, ok=error is None, error=error, repairs=repairs, tags=tags, seconds=seconds
+    lambda name, arguments, error, repairs, tags, seconds, tier: ToolCall(
+        name=name, arguments=arguments, ok=error is None, error=error, repairs=repairs, tags=tags, seconds=seconds, tier=tier
     ),
     text,
     st.dictionaries(st.text(max_size=4), json_value, max_size=3),
@@ -34,6 +34,7 @@ calls = st.builds(
     st.lists(text, max_size=2).map(tuple),
     st.lists(text, max_size=2).map(tuple),
     number,
+    st.sampled_from([None, *get_args(Tier)]),
 )
 messages = st.builds(
     Message, role=st.sampled_from(["system", "user", "assistant", "tool"]), content=text, name=st.none() | text
@@ -61,6 +62,7 @@ def trajectories(draw: st.DrawFn, task_id: str) -> Trajectory:
                 rewards=draw(rewards),
                 finish_reason=draw(st.sampled_from(["stop", "length", "abort"])),
                 state_hash=draw(text),
+                potential=draw(st.none() | number),
                 generate_s=draw(number),
                 tool_s=draw(number),
             )
@@ -89,6 +91,7 @@ def trajectories(draw: st.DrawFn, task_id: str) -> Trajectory:
         source=draw(st.sampled_from(["policy", "random", "demonstration"])),
         started_at=draw(number),
         duration_s=draw(number),
+        prompt=tuple(draw(st.lists(messages, max_size=2))),
     )
 
 
@@ -190,9 +193,9 @@ def group(*members: Trajectory) -> TrajectoryGroup:
     [
         (b"", "shorter than its header"),
         (b"PK\x03\x04zip file", "not a trajectory group"),
-        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION + 1, 0) + b"\x90", "schema version 2, this program reads 1"),
+        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION + 1, 0) + b"\x90", "schema version 3, this program reads 1 and 2"),
         (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION, 8) + b"\x90", "unknown codec 0x08"),
-        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION, 0) + b"\x90", "group has 0 fields, expected 11"),
+        (struct.pack("<4sBB", MAGIC, SCHEMA_VERSION, 0) + b"\x90", "group has 0 fields, expected 12"),
     ],
 )
 def test_the_refusal_says_why(payload: bytes, message: str) -> None:
@@ -229,6 +232,14 @@ def test_what_a_model_writes_survives() -> None:
     assert back.trajectories[0].turns[0] == turn
 
 
+def test_a_prompt_that_siblings_share_is_stored_once() -> None:
+    prompts = [(Message(role="user", content=text * 500),) for text in "ab"]
+    back = decode_group(encode_group(group(*(member(prompt=prompts[at]) for at in (0, 1, 0)), member())))
+    assert [each.prompt for each in back.trajectories] == [prompts[0], prompts[1], prompts[0], ()]
+    one, eight = (len(encode_group(group(*[member(prompt=prompts[0])] * count))) for count in (1, 8))
+    assert eight - one < 7 * len(encode_group(group())) + 500
+
+
 def test_numpy_scalars_are_stored_as_numbers() -> None:
     back = decode_group(encode_group(group(member(outcome=np.float32(0.5), rewards={"final": np.float64(2)}))))
     assert (back.trajectories[0].outcome, back.trajectories[0].rewards) == (0.5, {"final": 2.0})
@@ -245,3 +256,17 @@ def test_decoded_arrays_are_writable_and_apart() -> None:
     back = decode_group(encode_group(group(member(), member())))
     back.trajectories[0].token_ids[:] = 0
     assert back.trajectories[1].token_ids.tolist() == [5, 6, 7, 8]
+
+
+def test_payloads_of_schema_version_1_are_read_with_defaults() -> None:
+    """Version 1 had one field less in each call, turn, trajectory and group."""
+    call = ToolCall(name="f", arguments={"x": 1}, ok=True, tier="exact")
+    turn = Turn(completion=(1, 3), observation=(3, 4), text="t", calls=(call,), potential=0.5)
+    payload = encode_group(group(member(turns=(turn,), prompt=(Message(role="user", content="Who?"),))))
+    body = msgpack.unpackb(payload[6:])
+    older = body[-2][0][:-1]
+    older[-1] = [[*older[-1][0][:5], [older[-1][0][5][0][:-1]], *older[-1][0][6:-1]]]
+    body[-2:] = [[older]]
+    back = decode_group(struct.pack("<4sBB", MAGIC, 1, 0) + msgpack.packb(body)).trajectories[0]
+    expected = dataclasses.replace(turn, calls=(dataclasses.replace(call, tier=None),), potential=None)
+    assert (back.turns, back.prompt, back.outcome) == ((expected,), (), member().outcome)

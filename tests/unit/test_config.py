@@ -77,11 +77,13 @@ def test_every_problem_is_listed() -> None:
         (["rollout.group_size=7"], "learner.batch_size 128 must be a multiple of rollout.group_size 7"),
         (
             ["learner.workers=5", "learner.batch_size=4", "rollout.group_size=4"],
-            "learner.batch_size 4 must be at least learner.workers 5",
+            "learner.batch_size 4 must be at least learner.workers 5 x rollout.group_size 4: a group for each",
         ),
+        (["rollout.group_size=1"], "rollout.group_size 1 leaves nothing to compare, .* with advantage.estimator group"),
+        (["weights.publish_every=6", "replay.max_staleness=4"], "weights.publish_every 6 makes every group staler than .* 4"),
         (["learner.batch_size=16384"], "replay.capacity 10000 must be at least learner.batch_size 16384"),
         (["model.max_length=20000"], "learner.micro_batch_tokens 16384 must be at least model.max_length 20000"),
-        (["reward.failure=1"], "reward.success 1.0 must exceed reward.failure 1.0"),
+        (["reward.failure=1"], "reward: success 1.0 must exceed failure 1.0"),
         (["model.tiny.hidden=36", "model.tiny.heads=4"], "model.tiny: hidden 36 must be an even multiple of heads 4"),
         (["model.tiny.hidden=130"], "model.tiny: hidden 130 must be an even multiple of heads 4"),
         (["replay.capacity=300"], "replay: warmup_steps 128 [+] max_ahead 256 exceed capacity 300: .*; raise capacity"),
@@ -214,3 +216,32 @@ def test_a_loaded_config_cannot_be_changed() -> None:
     config = RunConfig()
     with pytest.raises(ValueError, match="frozen"):
         config.run.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "replay"}, "mode 'replay' needs a recording: set path, or store redis and url"),
+        ({"store": "redis"}, "store 'redis' and no url contradict each other: redis needs one, memory takes none"),
+        ({"url": "redis://:secret@host/0"}, "store 'memory' and a url contradict each other"),
+        ({"store": "redis", "url": "redis://h", "path": "x"}, "path 'x' is for store memory"),
+        ({"tiers": ["normalised"]}, "must be distinct and include 'exact'"),
+        ({"tiers": ["exact", "exact"]}, "must be distinct and include 'exact'"),
+        ({"tiers": ["exact", "near"]}, "env.tool_cache.tiers.1: "),
+        ({"similar": {"search": {"query": 0.9}}}, "belongs to tier 'normalised'; add it to tiers"),
+        ({"tiers": ["exact", "normalised"], "similar": {"search": {"query": 2}}}, "env.tool_cache.similar.search.query: "),
+        ({"max_entries": 0}, "env.tool_cache.max_entries: "),
+    ],
+)
+def test_a_tool_cache_that_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"env": {"tool_cache": changes}})
+    assert "env.tool_cache" in str(caught.value)
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_written_config_holds_no_password_of_the_tool_cache() -> None:
+    config = parse_config({"env": {"tool_cache": {"store": "redis", "url": "redis://:secret@host:6379/0"}}})
+    assert config.model_dump(mode="json")["env"]["tool_cache"]["url"] == "redis://:***@host:6379/0"
+    assert config.env.tool_cache.url == "redis://:secret@host:6379/0"

@@ -12,21 +12,22 @@ from actors.chat import Chat
 from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
-from cacherl.config import EnvSection, RewardSection
+from actors.scoring import composer_of
+from cacherl.config import EnvSection, RunConfig
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Trajectory
+from deploy.tiny_model import build_tokenizer
 from envs.agents import Agent, OracleAgent, TeacherAgent
 from envs.base import TaskSource
 from envs.registry import load_source
 from fakes import FakeEnv
-from rewards.composer import Composer
 
 #: Share of tool calls that fail.
 FAILURES = 0.1
 
 
 async def demonstrations(
-    source: TaskSource, chat: Chat, agents: list[Agent], level: int, *, max_turns: int = 30
+    source: TaskSource, chat: Chat, agents: list[Agent], level: int, *, max_turns: int = 30, max_new_tokens: int = 32
 ) -> list[Trajectory]:
     rng = random.Random(level)
     tasks = [source.sample(rng, split="train", level=level) for _ in agents]
@@ -35,9 +36,8 @@ async def demonstrations(
         agents.__getitem__,
         source=source,
         chat=chat,
-        scorer=Composer.from_config(RewardSection()),
         limits=EpisodeLimits(max_turns=max_turns, max_length=512, timeout_s=60.0),
-        sampling=Sampling(temperature=1.0, max_new_tokens=32),
+        sampling=Sampling(temperature=1.0, max_new_tokens=max_new_tokens),
     )
 
 
@@ -59,9 +59,11 @@ async def test_an_oracle_s_demonstration(source: TaskSource, chat: Chat, level: 
     assert turns == 20 * (2 * level + 1) + failed
 
 
-async def test_rewards_are_those_of_the_composer(chat: Chat) -> None:
+async def test_a_demonstration_is_scored_like_a_rollout_by_who_needs_it(chat: Chat) -> None:
     calm = load_source(EnvSection(transient_failure_rate=0.0))
-    (trajectory,) = await demonstrations(calm, chat, [OracleAgent(calm)], 2)
+    played = await demonstrations(calm, chat, [OracleAgent(calm)], 2)
+    assert played[0].reward_parts == {}
+    (trajectory,) = composer_of(RunConfig(), calm).score(played)
     assert trajectory.reward_parts == pytest.approx({"final": 1.0, "tool_use": 4 * 0.05, "step_penalty": 5 * -0.02})
 
 
@@ -99,3 +101,12 @@ async def test_a_broken_environment_is_closed_before_its_fault_is_raised(
     with pytest.raises(EnvironmentFault, match="planted"):
         await demonstrations(source, chat, [OracleAgent(source)], 1)
     assert broken.events[-1] == "close"
+
+
+@pytest.mark.parametrize("level", [2, 3, 5])
+async def test_code_is_demonstrated_in_words_that_the_tiny_model_knows(level: int) -> None:
+    source = load_source(EnvSection(name="code", levels=(level,), transient_failure_rate=FAILURES))
+    tokenizer = build_tokenizer(source.vocabulary(), source.tags(), 512)
+    played = await demonstrations(source, Chat(tokenizer), [OracleAgent(source)] * 4, level, max_new_tokens=96)
+    assert [(trajectory.outcome, trajectory.status.kind) for trajectory in played] == [(1.0, "terminated")] * 4
+    assert tokenizer.unk_token_id not in {token for trajectory in played for token in trajectory.token_ids.tolist()}

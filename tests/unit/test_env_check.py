@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 
 import pytest
 
 from cacherl.config import EnvSection
-from envs.base import PlannedCall, Solution, SolutionStep, ToolSpec
+from cacherl.trajectory import Message, ToolCall
+from envs.base import EnvStep, PlannedCall, Solution, SolutionStep, ToolSpec
 from envs.check import CHECKS, check_source
-from envs.registry import FAMILIES, load_source
+from envs.registry import FAMILIES, build_source, load_source
 from envs.simulator import Scenario, ToolResult
 from envs.source import SimulatedSource
 
@@ -50,7 +52,7 @@ class Lamps:
         return float(self._fault == "random" or (value == "done" and self._pressed == self._wanted))
 
     def verdict(self):
-        return 0.0
+        return float(self._fault == "verdict")
 
     def state(self):
         return {} if self._fault == "snapshot" else {"pressed": sorted(self._pressed)}
@@ -72,7 +74,8 @@ class LampFamily:
     def build(self, *, split, level, seed):
         wanted = [_SWITCHES[seed % 50], _SWITCHES[(seed + 7) % 50], _SWITCHES[(seed + 19) % 50]]
         pressed = wanted[:2] if self._fault == "oracle" else wanted
-        steps = tuple(SolutionStep(call=PlannedCall(name="press", arguments={"id": switch})) for switch in pressed)
+        extra = {"times": 1} if self._fault == "schemas" else {}
+        steps = tuple(SolutionStep(call=PlannedCall(name="press", arguments={"id": switch, **extra})) for switch in pressed)
         return Scenario(
             prompt=f"Press {' and '.join(wanted)}",
             params={},
@@ -95,7 +98,7 @@ def source_with(fault: str) -> SimulatedSource:
 async def test_the_projects_families_conform(family):
     findings = await check_source(load_source(EnvSection(name=family, levels=(1,))), tasks=1 if family == "code" else 10)
     assert [finding for finding in findings if finding.problem] == []
-    assert [finding.check for finding in findings] == [check.name for check in CHECKS]
+    assert [finding.check for finding in findings] == [check.name for check in CHECKS if not check.reloads]
 
 
 async def test_a_sound_family_conforms():
@@ -109,6 +112,8 @@ async def test_a_sound_family_conforms():
         ("oracle", "4 of 4 tasks unsolved, first lamps/train/1/"),
         ("random", "random calls succeed in"),
         ("bare answer", "4 of 4 tasks reward the answer without any call"),
+        ("verdict", "the verdict is 1 before any call"),
+        ("schemas", "calls press, which its tools do not allow"),
         ("determinism", "with rollout_seed 5 differ"),
         ("siblings", "differ when they run interleaved"),
         ("snapshot", "goes on otherwise after restore"),
@@ -122,6 +127,7 @@ async def test_each_fault_is_named(fault, problem):
     assert findings[fault].problem is not None
     assert problem in findings[fault].problem
     assert findings[fault].meaning
+    assert findings[fault].remedy
 
 
 async def test_an_exception_is_a_finding():
@@ -132,3 +138,114 @@ async def test_an_exception_is_a_finding():
     findings = {f.check: f.problem for f in await check_source(SimulatedSource(Raising(), EnvSection()), tasks=2)}
     assert findings["vocabulary"] == "raised RuntimeError: out of words"
     assert findings["determinism"] is None
+
+
+class Loose:
+    """An environment around a sound one, with a hole in its dispatch of calls."""
+
+    def __init__(self, env, hole: str) -> None:
+        self._env, self._hole, self._open, self._solved = env, hole, False, False
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+    async def reset(self, task, *, rollout_seed):
+        self._open, self._solved = False, False
+        await self._env.reset(task, rollout_seed=rollout_seed)
+
+    async def step(self, text, *, finish_reason="stop"):
+        if self._hole == "ends" and "unexpected" in text:
+            return EnvStep(messages=(), calls=(), terminated=True, outcome=0.0, state_hash="")
+        if self._hole == "lets in" and "unexpected" in text:
+            return await self._env.step(text.replace(',"unexpected":1', ""))
+        if self._hole == "getattr" and "_outcome" in text:
+            self._open = True
+        if self._hole == "reopens" and self._env.snapshot()["outcome"] is not None:
+            self._solved = True
+        if self._hole == "works" and "__init__" in text:
+            call = ToolCall(name="__init__", arguments={}, ok=True)
+            return EnvStep(
+                messages=(Message(role="tool", content="{}"),), calls=(call,), terminated=False, outcome=None, state_hash=""
+            )
+        return await self._env.step(text, finish_reason=finish_reason)
+
+    def verdict(self):
+        return 1.0 if self._open or self._solved else self._env.verdict()
+
+
+@pytest.mark.parametrize(
+    ("hole", "check", "problem"),
+    [
+        ("ends", "schemas", "is not refused"),
+        ("lets in", "schemas", "the call press {'id': 's"),
+        ("getattr", "verdict", "the call _outcome {} makes the verdict 1"),
+        ("works", "verdict", "the call __init__ {} works, though there is no such tool"),
+        ("reopens", "verdict", "solving it after a wrong answer counts"),
+    ],
+)
+async def test_holes_in_the_dispatch_of_calls_are_found(hole, check, problem):
+    source = SimulatedSource(LampFamily(), EnvSection(transient_failure_rate=0.0))
+    make_env = source.make_env
+    source.make_env = lambda: Loose(make_env(), hole)
+    findings = {finding.check: finding.problem for finding in await check_source(source, tasks=2)}
+    assert {name for name, found in findings.items() if found} == {check}
+    assert problem in findings[check]
+
+
+async def test_an_id_that_leads_elsewhere_is_found():
+    source = source_with("")
+    source.get = lambda task_id: source.sample(random.Random(0), split="train", level=1)
+    findings = {finding.check: finding.problem for finding in await check_source(source, tasks=2)}
+    assert "is another task" in findings["identity"]
+
+
+async def test_levels_that_cannot_be_evaluated_are_found():
+    source = source_with("")
+    source.levels = lambda split: (1, 2) if split == "train" else (1,)
+    source.sample = lambda rng, *, split, level: source_with("").sample(rng, split=split, level=1)
+    findings = {finding.check: finding.problem for finding in await check_source(source, tasks=2)}
+    assert findings["splits"] == "levels [2] of split 'train' do not exist in 'val'"
+
+
+async def test_an_environment_that_another_process_plays_otherwise_is_found(tmp_path, monkeypatch):
+    (tmp_path / "hashed_env.py").write_text(
+        "from dataclasses import replace\n"
+        "from envs.research.family import ResearchFamily\n"
+        "class Hashed(ResearchFamily):\n"
+        "    def build(self, *, split, level, seed):\n"
+        "        scenario = super().build(split=split, level=level, seed=seed)\n"
+        "        return replace(scenario, prompt=scenario.prompt + ' '.join({'velor', 'kabax', 'mipil', 'kanus', 'yadis'}))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section = EnvSection(name="hashed_env:Hashed")
+    findings = {f.check: f for f in await check_source(build_source(section), tasks=2, section=section)}
+    assert "episodes differ in another process, first research/train/1/" in findings["processes"].problem
+    assert findings["determinism"].problem is None
+
+
+async def test_the_projects_families_are_the_same_in_another_process():
+    seen = []
+    section = EnvSection(name="data")
+    findings = await check_source(build_source(section), tasks=1, section=section, on_finding=seen.append)
+    assert [finding for finding in findings if finding.problem] == []
+    assert tuple(seen) == findings
+    assert [finding.check for finding in findings] == [check.name for check in CHECKS]
+
+
+async def test_nothing_can_be_said_of_an_environment_without_tasks():
+    source = source_with("")
+    source.levels = lambda split: ()
+    findings = {finding.check: finding.problem for finding in await check_source(source)}
+    assert findings["splits"] == "no levels in split train and val"
+    assert {problem for check, problem in findings.items() if check != "splits"} == {"there are no tasks"}
+
+
+async def test_tasks_that_cannot_be_drawn_are_a_finding():
+    class Unfinished(LampFamily):
+        def build(self, *, split, level, seed):
+            if split == "val":
+                raise KeyError(split)
+            return super().build(split=split, level=level, seed=seed)
+
+    (finding,) = await check_source(SimulatedSource(Unfinished(), EnvSection()), tasks=2)
+    assert (finding.check, finding.problem) == ("tasks", "drawing tasks raised KeyError: 'val'")

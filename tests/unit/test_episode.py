@@ -14,7 +14,7 @@ from actors.episode import Episode, EpisodeLimits, Member
 from actors.policy import Sampling, ScriptedPolicy
 from cacherl.errors import ConfigError, DeadlineExceeded, EngineDied, EngineError, EnvironmentFault
 from cacherl.trajectory import NO_VERSION, Message, Trajectory
-from fakes import CountingScorer, FakeEnv, FakePolicy, task, word_chat
+from fakes import FakeEnv, FakePolicy, task, word_chat
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,11 @@ def limits(**changes: Any) -> EpisodeLimits:
     return EpisodeLimits(**{"max_turns": 8, "max_length": 64, "timeout_s": 60.0, **changes})
 
 
-async def play(
-    words: Chat, policy: Any, env: Any, *, scorer: Any = None, sampling: Sampling | None = None, **limit: Any
-) -> Trajectory:
+async def play(words: Chat, policy: Any, env: Any, *, sampling: Sampling | None = None, **limit: Any) -> Trajectory:
     episode = Episode(
         policy=policy,
         env=env,
         chat=words,
-        scorer=scorer or CountingScorer(),
         sampling=sampling or Sampling(temperature=0.5, max_new_tokens=16),
         limits=limits(**limit),
     )
@@ -92,11 +89,12 @@ async def test_every_sampled_token_keeps_its_version_and_log_probability(words: 
     assert trajectory.version_range == (0, 7)
 
 
-async def test_rewards_per_turn_and_trajectory(words: Chat) -> None:
-    trajectory = await play(words, says(words, "look", "done"), FakeEnv(outcome=0.5))
-    assert [turn.rewards for turn in trajectory.turns] == [{"step": -0.1, "calls": 1.0}, {"step": -0.1, "calls": 0.0}]
-    assert trajectory.rewards == {"final": 0.5}
-    assert trajectory.total_reward == pytest.approx(1.3)
+async def test_an_episode_is_not_scored_but_keeps_all_that_its_reward_needs(words: Chat) -> None:
+    trajectory = await play(words, says(words, "look", "done"), FakeEnv(outcome=0.5, potentials=[0.25, 0.75]))
+    assert [turn.rewards for turn in trajectory.turns] == [{}, {}]
+    assert (trajectory.rewards, trajectory.outcome) == ({}, 0.5)
+    assert [turn.potential for turn in trajectory.turns] == [0.25, 0.75]
+    assert trajectory.prompt == task().messages
 
 
 async def test_what_is_known_of_member_and_turns_is_recorded(words: Chat) -> None:
@@ -119,13 +117,12 @@ async def test_a_failed_call_is_data(words: Chat) -> None:
         trajectory = await play(words, says(words, "look", "done"), FakeEnv(error=error))
         assert trajectory.status.kind == "terminated"
         assert [call.error for call in trajectory.turns[0].calls] == [error]
-        assert trajectory.turns[0].rewards["calls"] == 0.0
 
 
 async def test_out_of_turns(words: Chat) -> None:
     trajectory = await play(words, says(words, "look"), FakeEnv(), max_turns=3)
     assert (trajectory.status.kind, trajectory.status.reason, len(trajectory.turns)) == ("truncated", "turns", 3)
-    assert (trajectory.outcome, trajectory.rewards) == (0.25, {"final": 0.25})
+    assert trajectory.outcome == 0.25
 
 
 async def test_a_completion_that_is_cut_off_ends_the_episode(words: Chat) -> None:
@@ -134,7 +131,7 @@ async def test_a_completion_that_is_cut_off_ends_the_episode(words: Chat) -> Non
     trajectory = await play(words, policy, env, sampling=Sampling(temperature=1.0, max_new_tokens=3))
     assert (trajectory.status.reason, trajectory.outcome) == ("tokens", 0.25)
     last = trajectory.turns[-1]
-    assert (last.text, last.finish_reason, last.calls, last.rewards) == ("look a", "length", (), {"step": -0.1, "calls": 0.0})
+    assert (last.text, last.finish_reason, last.calls) == ("look a", "length", ())
     assert last.observation == (len(trajectory), len(trajectory))
     assert env.events == ["reset 7", "step look"]
 
@@ -273,16 +270,10 @@ async def test_faults_of_reset_verdict_and_reward_have_a_type(words: Chat) -> No
         def verdict(self) -> float:
             raise ValueError("no verdict")
 
-    class Unfair(CountingScorer):
-        def turn(self, calls: Any) -> dict[str, float]:
-            raise ZeroDivisionError("reward")
-
     with pytest.raises(EnvironmentFault, match="no sandbox"):
         await play(words, says(words, "look"), Broken())
     with pytest.raises(EnvironmentFault, match="no verdict"):
         await play(words, says(words, "look"), Undecided(), max_turns=1)
-    with pytest.raises(EnvironmentFault, match=r"^the reward of task fake/train/1/0 failed: ZeroDivisionError\('reward'\)$"):
-        await play(words, says(words, "look"), FakeEnv(), scorer=Unfair())
 
 
 async def test_a_scripted_policy_stops_where_it_may_not_go_on(words: Chat) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -135,3 +136,28 @@ def test_an_undeclared_name_reaches_no_sink() -> None:
     with pytest.raises(KeyError, match="'learner/colour' is not declared"):
         MetricWriter([sink]).write(1, {"learner/loss": 1.0, "learner/colour": 2.0})
     assert sink.records == []
+
+
+def test_a_resumed_file_of_lines_holds_every_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with contextlib.closing(JsonlSink(path)) as sink:
+        for step in range(5):
+            sink.write(step, {"learner/loss": float(step)})
+    with path.open("a") as file:
+        file.write('{"step": 5, "learner/lo')  # the writer was killed here
+    with contextlib.closing(JsonlSink(path, resume_after=2)) as sink:
+        sink.write(3, {"learner/loss": 30.0})
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(record["step"], record["learner/loss"]) for record in found] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0)]
+
+
+def test_resumed_tensorboard_shows_every_step_once(tmp_path: Path) -> None:
+    for last, resume_after, factor in ((5, None, 1.0), (6, 2, 10.0)):
+        with contextlib.closing(TensorBoardSink(tmp_path, resume_after=resume_after)) as sink:
+            for step in range(0 if resume_after is None else resume_after + 1, last):
+                sink.write(step, {"learner/loss": factor * step})
+        time.sleep(1.1)  # the names of event files are seconds
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("learner/loss")]
+    assert found == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def monitor(clock: Clock, tmp_path: Path) -> Iterator[Monitor]:
 
 def episode(**changes: Any) -> EpisodeSummary:
     fields: dict[str, Any] = {
+        "family": "trip",
         "level": 1,
         "outcome": 1.0,
         "total_reward": 0.9,
@@ -172,6 +174,12 @@ def test_a_summary_is_the_trajectory_in_numbers() -> None:
     assert summary.total_reward == pytest.approx(sum(summary.reward_parts.values()))
 
 
+def test_held_out_success_per_family_of_a_mix() -> None:
+    episodes = [episode(family=family, outcome=outcome) for family, outcome in (("trip", 1.0), ("trip", 0.0), ("data", 1.0))]
+    metrics = eval_metrics(episodes)
+    assert (metrics["eval/success/trip"], metrics["eval/success/data"]) == (0.5, 1.0)
+
+
 def test_held_out_success_overall_and_per_level() -> None:
     episodes = [episode(level=level, outcome=outcome) for level, outcome in ((1, 1.0), (1, 0.0), (3, 1.0), (3, 1.0))]
     assert eval_metrics(episodes) == pytest.approx(
@@ -183,3 +191,52 @@ def test_held_out_success_overall_and_per_level() -> None:
             "eval/length": 40.0,
         }
     )
+
+
+def test_hit_rates_per_tool_and_tier(monitor: Monitor) -> None:
+    monitor.on_report(report(episode(tiers={("read", "live"): 1, ("read", "exact"): 2, ("search", "exact"): 1})))
+    monitor.on_report(report(episode(tiers={("read", "best_effort"): 1, ("search", "normalised"): 3}), episode()))
+    metrics = {name: value for name, value in monitor.drain().items() if name.startswith("tool_cache/")}
+    assert metrics == {
+        "tool_cache/hit_rate": 7 / 8,
+        "tool_cache/live": 1 / 8,
+        "tool_cache/exact": 3 / 8,
+        "tool_cache/normalised": 3 / 8,
+        "tool_cache/best_effort": 1 / 8,
+        "tool_cache/tool/read/live": 1 / 4,
+        "tool_cache/tool/read/exact": 2 / 4,
+        "tool_cache/tool/read/normalised": 0.0,
+        "tool_cache/tool/read/best_effort": 1 / 4,
+        "tool_cache/tool/search/live": 0.0,
+        "tool_cache/tool/search/exact": 1 / 4,
+        "tool_cache/tool/search/normalised": 3 / 4,
+        "tool_cache/tool/search/best_effort": 0.0,
+    }
+    monitor.writer.write(1, metrics)  # all of them are declared
+    monitor.on_report(report(episode()))
+    assert not [name for name in monitor.drain() if name.startswith("tool_cache/")]
+
+
+def test_a_resumed_session_counts_on(monitor: Monitor, clock: Clock) -> None:
+    clock.now += 10
+    monitor.enter("training")
+    clock.now += 5
+    monitor.on_report(report(episode(), episode()))
+    monitor.on_evaluation({"eval/success": 0.25})
+    state = json.loads(json.dumps(monitor.state_dict()))
+    assert state["phases"] == {"starting": 10.0, "training": 5.0}
+    before = monitor.drain()
+    later = Monitor(config=monitor.config, writer=monitor.writer, panel=monitor.panel, view=monitor.view, started=clock.now)
+    later.view = replace(monitor.view, phase="starting")
+    clock.now += 2
+    later.load_state_dict(state)
+    assert later.elapsed_s == 17.0
+    clock.now += 3
+    later.enter("training")
+    clock.now += 1
+    later.close()
+    assert later.phases == {"starting": 15.0, "training": 6.0}
+    assert (later.held_out, later.view.held_out, later.view.episodes) == ([0.25], (0.25,), 2)
+    counted = {name: value for name, value in before.items() if name in ("rollout/episodes", "rollout/tool_calls")}
+    assert len(counted) == 2
+    assert counted.items() <= later.drain().items()

@@ -29,7 +29,7 @@ def test_all_declared_names_stay_distinct_and_valid() -> None:
 
 
 def test_description_has_help_and_unit() -> None:
-    assert description("learner/kl") == "k3 estimate of KL to the reference policy [nats/token]"
+    assert description("learner/kl") == "estimate of KL to the reference policy [nats/token]"
 
 
 def test_an_undeclared_metric_is_an_error() -> None:

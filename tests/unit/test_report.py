@@ -58,7 +58,7 @@ def test_report_shows_headline_levels_settings_and_help(run_dir: Path) -> None:
     assert "13,056" in page
     assert "06:41" in page
     assert "<td>3</td><td>0.25</td><td>0.85</td>" in page
-    assert "k3 estimate of KL to the reference policy" in page
+    assert "estimate of KL to the reference policy" in page
     assert "[nats/token]" in page
     assert '<tr class="changed"><td><code>learner.lr</code></td><td>0.0003</td><td>0.0001</td></tr>' in page
     assert "<tr><td><code>rollout.temperature</code></td><td>1.0</td><td></td></tr>" in page

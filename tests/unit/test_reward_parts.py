@@ -35,6 +35,17 @@ def test_members_are_aligned_and_a_part_that_one_lacks_is_zero_there() -> None:
     }
 
 
+def test_a_missing_judgement_is_not_a_score_of_zero() -> None:
+    """Two scores of 0.2 and 0.4, and a missing one that was given their mean."""
+    scores = [{"judge": 0.2}, {"judge": 0.4}, {"judge_missing": 0.3}]
+    parts_of = group_parts(group_of(*(two_turns(turns=two_turns().turns, rewards=rewards) for rewards in scores)))
+    values = part_metrics([parts_of, parts(final=[1.0, 0.0])], normalize_std=True)
+    assert [values[f"reward_batch/{kind}/judge"] for kind in ("mean", "min", "max")] == pytest.approx([0.3, 0.2, 0.4])
+    assert values["reward_batch/mean/judge_missing"] == pytest.approx(0.3)
+    shares = variance_shares([parts_of], normalize_std=True)
+    assert shares["judge"] + shares["judge_missing"] == pytest.approx(1.0)
+
+
 def test_metrics_of_a_batch_by_hand() -> None:
     values = part_metrics([BY_OUTCOME, parts(final=[0, 0], tool_use=[-0.6, 0.2])], normalize_std=False)
     assert values == pytest.approx(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from actors.chat import Chat
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
 from actors.rollout import GroupRequest, Rollout, close_env, derive_seed
-from cacherl.errors import EngineError, EnvironmentFault
+from cacherl.errors import ConfigError, EngineError, EnvironmentFault
 from cacherl.trajectory import Trajectory
 from fakes import CountingScorer, FakeEnv, FakePolicy, task, word_chat
 
@@ -51,12 +52,12 @@ class Envs:
         return [int(env.events[0].split()[1]) for env in self.made]
 
 
-def rollout(words: Chat, envs: Callable[[], Any], max_retries: int = 2) -> Rollout:
+def rollout(words: Chat, envs: Callable[[], Any], max_retries: int = 2, scorer: CountingScorer | None = None) -> Rollout:
     return Rollout(
         policy=FakePolicy(words.completion_ids, ["done"]),
         make_env=envs,
         chat=words,
-        scorer=CountingScorer(),
+        scorer=scorer or CountingScorer(),
         sampling=Sampling(temperature=1.0, max_new_tokens=8),
         limits=EpisodeLimits(max_turns=4, max_length=64, timeout_s=60.0),
         max_retries=max_retries,
@@ -91,6 +92,29 @@ async def test_siblings_have_different_seeds_and_the_request_fixes_them(words: C
     assert len(set(seeds[0])) == 4
     assert seeds[0] == seeds[1]
     assert not set(seeds[0]) & set(seeds[2])
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_the_finished_members_are_scored_together_with_the_scales_of_the_request(words: Chat, blocking: bool) -> None:
+    scorer = CountingScorer(blocking=blocking)
+    sent = replace(request(), scales={"step": -0.5})
+    unlucky = seeds_of(4)[1]
+    played = await rollout(words, Envs(lambda seed: 9 if seed == unlucky else 0), scorer=scorer).group(sent)
+    assert played.group is not None
+    assert [member.reward_parts for member in played.group.trajectories] == [{"final": 1.0, "step": -0.5, "calls": 0.0}] * 3
+    (thread,) = scorer.threads  # one that waits does so off the event loop
+    assert thread.startswith("reward") == blocking
+
+
+async def test_a_reward_that_fails_costs_its_group_and_says_why(words: Chat) -> None:
+    played = await rollout(words, FakeEnv, scorer=CountingScorer(error=ZeroDivisionError("by zero"))).group(request(2))
+    assert played.group is None
+    assert played.errors == ("the reward of task fake/train/1/0 failed: ZeroDivisionError('by zero')",)
+
+
+async def test_a_reward_that_cannot_work_with_the_environment_is_a_setting_to_change(words: Chat) -> None:
+    with pytest.raises(ConfigError, match="no potentials"):
+        await rollout(words, FakeEnv, scorer=CountingScorer(error=ConfigError("no potentials"))).group(request(2))
 
 
 async def test_a_failed_member_is_tried_again_with_the_same_seed(words: Chat) -> None:
@@ -139,9 +163,9 @@ async def test_the_order_of_members_is_not_the_order_in_which_they_finish(words:
 
 async def test_single_episodes_keep_their_order_and_their_errors(words: Chat) -> None:
     tasks = [task(number) for number in range(3)]
-    seeds = [derive_seed("eval", each.task_id) for each in tasks]
+    seeds = [derive_seed(3, each.task_id) for each in tasks]
     envs = Envs(lambda seed: 9 if seed == seeds[1] else 0)
-    played = await rollout(words, envs, max_retries=1).each(tasks, label="eval")
+    played = await rollout(words, envs, max_retries=1).each(tasks, label="eval", seed=3)
     assert [type(result) for result in played] == [Trajectory, EnvironmentFault, Trajectory]
     first, _, last = played
     assert isinstance(first, Trajectory)

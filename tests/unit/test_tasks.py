@@ -62,6 +62,31 @@ def test_training_and_held_out_tasks_share_no_step(source: TaskSource) -> None:
     assert not train & val
 
 
+def test_a_resumed_stream_plays_what_had_not_reached_the_pool(source: TaskSource) -> None:
+    before = TaskStream(source, config(), "run")
+    handed_out = [before() for _ in range(6)]
+    for request in (handed_out[0], handed_out[1], handed_out[3]):
+        before.finished(request.group_id)
+    state = before.state_dict()
+    assert state == {"next": 6, "open": [2, 4, 5]}
+    later = [before() for _ in range(4)]  # 6 to 9, after the checkpoint
+    in_pool = {handed_out[4].group_id, later[0].group_id, later[2].group_id}
+
+    after = TaskStream(source, config(), "run")
+    after.load_state_dict(state)
+    assert after.skip_pushed(lambda ids: [group_id in in_pool for group_id in ids]) == 3
+    played = [after() for _ in range(6)]
+    assert [request.group_id[-2:] for request in played] == ["02", "05", "07", "09", "10", "11"]
+    assert (played[0].task, played[0].seed) == (handed_out[2].task, handed_out[2].seed)
+    assert after.state_dict() == {"next": 12, "open": [2, 5, 7, 9, 10, 11]}
+
+
+def test_a_stream_without_a_checkpoint_leaves_out_what_the_pool_has(source: TaskSource) -> None:
+    stream = TaskStream(source, config(), "run")
+    assert stream.skip_pushed(lambda ids: [group_id.endswith(("0000", "0002")) for group_id in ids]) == 2
+    assert [stream().group_id[-2:] for _ in range(3)] == ["01", "03", "04"]
+
+
 def test_a_finite_training_set_is_played_in_turn_by_different_episodes(source: TaskSource) -> None:
     finite = config().model_copy(update={"env": config().env.model_copy(update={"train_tasks": 3})})
     stream = TaskStream(source, finite, "run")

@@ -15,8 +15,6 @@ from envs.sandbox.worker.jail import Jail, Limits, silence
 from envs.sandbox.worker.reply import CRASH, EXCEPTION, MEMORY, OK, PROTOCOL, TIMEOUT, Reply
 
 _KINDS = {interpreter.OK: OK, interpreter.FAILED: EXCEPTION, interpreter.NO_MEMORY: MEMORY}
-#: Seconds that the interpreter may take to get ready.
-_START_S = 20.0
 
 
 class OwnerGone(Exception):
@@ -42,6 +40,7 @@ class InterpreterProcess:
         os.close(requests)
         os.close(answers)
         os.set_blocking(self._answers, False)
+        os.set_blocking(self._requests, False)  # what reads there need not read
 
     def call(self, tool: str, text: str) -> Reply:
         """Run one call. A reply that is `lost` was the interpreter's last.
@@ -54,13 +53,12 @@ class InterpreterProcess:
         """
         if select.select([self._answers], [], [], 0)[0]:  # it said something unasked, or is gone
             return self._lose(PROTOCOL if os.read(self._answers, 1) else CRASH)
+        mark = secrets.token_hex(4)
+        self._signal(signal.SIGCONT)
         try:
-            self._signal(signal.SIGCONT)
-            mark = secrets.token_hex(4)
-            wire.send(self._requests, {"mark": mark, "tool": tool, "text": text})
-        except OSError:
+            reply = self._converse(memoryview(wire.encode({"mark": mark, "tool": tool, "text": text})), mark.encode())
+        except BrokenPipeError:
             return self._lose(CRASH)
-        reply = self._wait(mark.encode())
         self._signal(signal.SIGSTOP)
         return reply
 
@@ -70,11 +68,13 @@ class InterpreterProcess:
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def _wait(self, mark: bytes) -> Reply:
+    def _converse(self, request: memoryview, mark: bytes) -> Reply:
+        """Hand over the request and wait for its answer, neither longer than the limits allow."""
         began, cpu_began = time.monotonic(), self._cpu()
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
+        poll.register(self._requests, select.POLLOUT)
         data = b""
         while True:
             left = min(self._limits.wall_s - (time.monotonic() - began), self._limits.cpu_s - (self._cpu() - cpu_began))
@@ -83,6 +83,10 @@ class InterpreterProcess:
             ready = {descriptor for descriptor, _ in poll.poll(max(1.0, left * 1000))}
             if self._channel in ready:
                 raise OwnerGone
+            if self._requests in ready:
+                request = request[os.write(self._requests, request) :]
+                if not request:
+                    poll.unregister(self._requests)
             if self._answers in ready:
                 part = os.read(self._answers, 65536)
                 data += part
@@ -104,7 +108,7 @@ class InterpreterProcess:
         return Reply(kind=_KINDS[status], text=data[size:].decode(errors="replace"), truncated=truncated)
 
     def _cpu(self) -> float:
-        """Seconds of processor time that it has used; infinite once it is gone."""
+        """Seconds of processor time that it has used; 0 once it is gone, which its pipe tells."""
         try:
             return time.clock_gettime((~self.pid << 3) | 2)  # the kernel's name for another process's CPU clock
         except OSError:

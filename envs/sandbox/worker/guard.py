@@ -29,6 +29,7 @@ def serve(channel: int, jail: Jail) -> None:
 
 def _answer_calls(channel: int, jail: Jail, limits: Limits, interpreter: InterpreterProcess) -> None:
     try:
+        wire.send(channel, {})  # ready
         while (request := wire.receive(channel)) is not None:
             reply = _answer(request, channel, jail, limits, interpreter)
             wire.send(channel, reply.message())

@@ -17,17 +17,20 @@ from envs.sandbox.worker.jail import LIBRARIES, Limits, set_limits, standard_lib
 
 
 class LandlockJail:
-    """See the module."""
+    """See the module.
+
+    Args:
+        folder: of the sessions' files; removed in the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._sessions = folder
 
     def spawn(self) -> int:
         kernel.machine()
         found = landlock.version()
         if found < landlock.NEEDED:
             raise OSError(f"the kernel's Landlock has version {found}, {landlock.NEEDED} is needed (Linux 6.12)")
-        return self._spawn()
-
-    def _spawn(self) -> int:
-        self._sessions = Path(tempfile.mkdtemp(prefix="cacherl-sandbox-"))
         return fork_bound()
 
     def build(self) -> None:
@@ -62,7 +65,7 @@ class BareJail(LandlockJail):
     """The 'rlimit' backend: resource limits and nothing else. Code can do what its owner can."""
 
     def spawn(self) -> int:
-        return self._spawn()
+        return fork_bound()
 
     def confine(self, limits: Limits, *, processes: bool) -> None:
         set_limits(limits)

@@ -14,7 +14,8 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from envs.sandbox import wire
 from envs.sandbox.worker import guard, interpreter, kernel
@@ -46,14 +47,14 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _jail(options: dict[str, object]) -> Jail:
+def _jail(options: dict[str, Any]) -> Jail:
     match options["backend"]:
         case "namespaces":
-            return NamespaceJail(shell=bool(options["shell"]))
+            return NamespaceJail(shell=options["shell"])
         case "landlock":
-            return LandlockJail()
+            return LandlockJail(Path(options["folder"]))
         case _:
-            return BareJail()
+            return BareJail(Path(options["folder"]))
 
 
 def _be_zygote(control: int, jail: Jail) -> None:

@@ -1,0 +1,103 @@
+"""Re-scoring: after an edit of the reward, what the pool holds is given the rewards of the new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from actors.scoring import composer_of
+from cacherl.config import RunConfig
+from cacherl.errors import DeadlineExceeded
+from cacherl.trajectory import TrajectoryGroup
+from deploy.priority import FreshPriority
+from envs.registry import load_source
+from replay_service.plan import RescoreStatus
+from replay_service.store import Replay
+
+#: Seconds between two looks at groups that a learner holds.
+_LEASE_POLL_S = 0.2
+#: Seconds beyond the length of a lease after which a group that is still held is an error.
+_LEASE_SLACK_S = 30.0
+
+#: Priorities that depend on the group alone; with any other, groups that are done already count for those that follow.
+_MEMORYLESS = ("advantage", "constant")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoreResult:
+    """Groups of the pool.
+
+    Attributes:
+        rescored: have the new rewards and priority now.
+        dropped: have no gradient under the new reward and were removed, as if they had been pushed with it.
+        known: had been re-scored with this reward before.
+        gone: were evicted meanwhile.
+    """
+
+    rescored: int
+    dropped: int
+    known: int
+    gone: int
+
+
+def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = lambda done, total: None) -> RescoreResult:
+    """Re-score every group that is in the pool now with the reward of `config`, at its full weights.
+
+    Each group changes at once; one that a learner holds does when it is given back. Whoever calls again with the same settings
+    after an interruption goes on with the groups that are left.
+
+    Args:
+        progress: called with groups done and in total.
+
+    Raises:
+        ConfigError: the reward cannot work with the stored trajectories.
+        DeadlineExceeded: a learner kept a group for longer than a lease.
+    """
+    composer = composer_of(config, load_source(config.env))
+    fresh, mark = FreshPriority(config), fingerprint(config)
+    infos = sorted(pool.entries(), key=lambda info: info.sequence)
+    known = pool.marked(mark) if config.replay.priority in _MEMORYLESS else set()
+    left = [info.group_id for info in infos if info.group_id not in known]
+    counts: Counter[str] = Counter(done=len(infos) - len(left))
+    priorities: dict[str, float] = {}
+
+    def rescore(group: TrajectoryGroup | None) -> RescoreStatus:
+        if group is None:
+            return "gone"
+        scored = replace(group, trajectories=composer.score(group.trajectories))
+        if group.group_id not in priorities:
+            priorities[group.group_id] = fresh(scored)
+        return pool.rescore(scored, priority=priorities[group.group_id], mark=mark)
+
+    deadline = time.monotonic() + config.replay.lease_s + _LEASE_SLACK_S
+    while left:
+        held = []
+        for group_id, group in zip(left, pool.iterate(left), strict=True):
+            status = rescore(group)
+            if status == "leased":
+                held.append(group_id)
+            else:
+                counts[status] += 1
+                progress(counts.total(), len(infos))
+        if held and time.monotonic() > deadline:
+            raise DeadlineExceeded(f"a learner to give back {len(held)} groups, {held[0]!r} among them", config.replay.lease_s)
+        if held:
+            time.sleep(_LEASE_POLL_S)
+            pool.reap()
+        left = held
+    return RescoreResult(rescored=counts["ok"], dropped=counts["dropped"], known=counts["done"], gone=counts["gone"])
+
+
+def fingerprint(config: RunConfig) -> str:
+    """Hash of every setting that rewards and fresh priorities depend on."""
+    settings = config.model_dump(
+        mode="json", include={"reward": True, "advantage": True, "env": {"name", "max_turns"}, "model": {"max_length"}}
+    )
+    settings["priority"] = config.replay.priority
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]

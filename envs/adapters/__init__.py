@@ -1,0 +1,1 @@
+"""Environments of others: public suites, and text environments of the Gymnasium and SkyRL-gym kind."""

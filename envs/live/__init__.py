@@ -1,0 +1,1 @@
+"""Tools that are not simulated: Python functions, HTTP endpoints, MCP servers, and episodes around them."""

@@ -1,0 +1,48 @@
+"""`Toolkit` and `ToolSession`: where live tools come from, and one episode's access to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from envs.base import Task, ToolSpec
+from envs.simulator import ToolResult
+
+
+class ToolSession(Protocol):
+    """One episode's access to the tools, and whatever state they keep for it."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool. The arguments are valid by its schema.
+
+        Raises:
+            NoResultError: it could not be reached, or did not answer in time.
+        """
+
+    async def close(self) -> None:
+        """Release it; repeated calls are harmless."""
+
+
+class Toolkit(Protocol):
+    """Tools that belong together."""
+
+    @property
+    def name(self) -> str:
+        """Unique among toolkits that share a tool-result cache."""
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools; may have to ask a server.
+
+        Raises:
+            EnvironmentFault: the server does not tell.
+        """
+
+    def scope(self, task: Task) -> str:
+        """Names the world that a session of `task` begins in: equal names, equal worlds."""
+
+    async def open(self, task: Task) -> ToolSession:
+        """A session in a world where no tool has changed anything yet.
+
+        Raises:
+            NoResultError: the server cannot be reached.
+        """

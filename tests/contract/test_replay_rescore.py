@@ -1,0 +1,192 @@
+"""Re-scoring a pool on real servers: afterwards it is as if the new reward had been there from the start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cacherl.codec import encode_group
+from cacherl.config import load_config
+from cacherl.errors import DeadlineExceeded
+from cacherl.trajectory import TrajectoryGroup
+from deploy.priority import FreshPriority
+from deploy.replay_cli import app
+from deploy.rescore import RescoreResult, fingerprint, rescore_pool
+from reward_data import bad, calls, episode, good
+from rewards.composer import Composer
+
+TESTS = Path(__file__).resolve().parent.parent
+OLD = {"tool_use": 0.05}
+NEW = {"tool_use": 0.02, "step_penalty": -0.05, "result_utilization": 0.03}
+
+
+def config_of(reward, tmp_path, name, **replay):
+    path = tmp_path / f"{name}.yaml"
+    tree = {"reward": reward, "advantage": {"normalize_std": False}, "env": {"max_turns": 6}, "replay": replay}
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def played(number: int) -> TrajectoryGroup:
+    """Three members of different length and merit; the third succeeds."""
+    short = episode(calls(good("needed", "first")), calls())
+    long = episode(*[calls(good("needed", "first"), bad("parse"))] * (1 + number % 5), calls(), length=40 + number)
+    best = episode(calls(good("needed", "first")), calls(good("needed", "first")), calls(), outcome=1.0)
+    members = tuple(
+        replace(member, trajectory_id=f"g{number}:{place}", task_id=f"t{number}")
+        for place, member in enumerate((short, long, best))
+    )
+    return TrajectoryGroup(group_id=f"g{number}", task_id=f"t{number}", trajectories=members)
+
+
+def fill(pool, path, count, *, extra=()):
+    config = load_config(path)
+    composer, priority = Composer.from_config(config), FreshPriority(config)
+    for group in [*map(played, range(count)), *extra]:
+        scored = replace(group, trajectories=composer.score(group.trajectories))
+        pool.push(scored, priority=priority(scored))
+    return pool
+
+
+def contents(pool):
+    infos = sorted(pool.entries(), key=lambda info: info.sequence)
+    groups = pool.fetch([info.group_id for info in infos])
+    return [(info.group_id, info.bytes, encode_group(group)) for info, group in zip(infos, groups, strict=True)]
+
+
+def priorities(pool):
+    return {info.group_id: info.priority for info in pool.entries()}
+
+
+def assert_same(rescored, fresh, batches=6):
+    """Stored rewards, priorities, masses and what is drawn are those of a pool that never knew another reward."""
+    assert contents(rescored) == contents(fresh)
+    assert priorities(rescored) == priorities(fresh)
+    assert rescored.stats().bytes == fresh.stats().bytes
+    for batch in range(batches):
+        one, other = rescored.sample(f"b{batch}", 4), fresh.sample(f"b{batch}", 4)
+        assert [entry.group_id for entry in one.entries] == [entry.group_id for entry in other.entries]
+        assert [entry.probability for entry in one.entries] == pytest.approx([e.probability for e in other.entries])
+        assert [entry.is_weight for entry in one.entries] == pytest.approx([entry.is_weight for entry in other.entries])
+        new = {entry.group_id: entry.priority / 2 for entry in one.entries}
+        assert rescored.ack(f"b{batch}", priorities=new) == fresh.ack(f"b{batch}", priorities=new) == "ok"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"eviction": "utility", "priority_exponent": 0.6}, {"sharded": True}, {"priority": "extreme"}]
+)
+def test_a_rescored_pool_is_one_filled_with_the_new_reward_from_the_start(
+    server, shard_servers, make_pool, tmp_path, monkeypatch, options
+):
+    monkeypatch.setenv("CACHERL_REPLAY_URL", server.url)
+    where = {"url": server.url, "shards": tuple(each.url for each in shard_servers)} if options.get("sharded") else {}
+    options = where or options
+    rules = {**where, "priority": options.get("priority", "advantage")}
+    old, new = config_of(OLD, tmp_path, "old", **rules), config_of(NEW, tmp_path, "new", **rules)
+    edited = fill(make_pool("edited", seed=7, **options), old, 12)
+    fresh = fill(make_pool("fresh", seed=7, **options), new, 12)
+    assert priorities(edited) != priorities(fresh)
+    command = ["rescore", "-n", "edited", "-c", str(new), "--json"]
+    answer = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert answer == {"rescored": 12, "dropped": 0, "known": 0, "gone": 0}
+    again = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert again == {"rescored": 0, "dropped": 0, "known": 12, "gone": 0}
+    assert_same(edited, fresh)
+
+
+def test_going_back_to_the_old_reward_is_an_edit_too(make_pool, tmp_path):
+    old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new")
+    pool, untouched = fill(make_pool("edited", seed=3), old, 5), fill(make_pool(seed=3), old, 5)
+    editor = make_pool("edited")
+    for path in (new, old):
+        assert rescore_pool(editor, load_config(path)) == RescoreResult(rescored=5, dropped=0, known=0, gone=0)
+    assert_same(pool, untouched)
+
+
+def test_a_group_without_a_gradient_under_the_new_reward_is_counted_and_not_kept(make_pool, tmp_path):
+    """With no partial reward but the outcome, equal returns of different outcomes cannot be, but equal outcomes can."""
+    path = tmp_path / "flat.yaml"
+    path.write_text(json.dumps({"reward": {"tool_use": 0, "tool_misuse": 0}, "advantage": {"zero_variance": "return"}}))
+    twins = tuple(replace(played(0).trajectories[0], trajectory_id=f"w:{place}", task_id="w") for place in range(2))
+    lucky = replace(twins[0], turns=(replace(twins[0].turns[0], calls=()), twins[0].turns[1]))
+    even = TrajectoryGroup(group_id="even", task_id="w", trajectories=(lucky, twins[1]))
+    pool = make_pool(seed=1)
+    pool.push(even, priority=1.0)
+    assert rescore_pool(pool, load_config(path)) == RescoreResult(rescored=0, dropped=1, known=0, gone=0)
+    assert (len(pool), pool.stats().zero_variance, pool.get("even")) == (0, 1, None)
+
+
+SLOWLY = {"path": "reward_components_of_users.slowly", "name": "slow", "weight": 0.01, "settings": {"seconds": 0.004}}
+SLOW = {**NEW, "components": [SLOWLY]}
+#: Groups of the pool whose re-scoring is killed.
+KILLED = 30
+
+
+def test_killed_in_the_middle_and_started_again(server, make_pool, tmp_path):
+    old, new = config_of(OLD, tmp_path, "old"), config_of(SLOW, tmp_path, "slow")
+    pool, fresh = fill(make_pool("killed", seed=5), old, KILLED), fill(make_pool("whole", seed=5), new, KILLED)
+    mark = fingerprint(load_config(new))
+    arguments = ["-n", "killed", "-c", str(new), "--url", server.url, "--json"]
+    command = [sys.executable, "-m", "deploy", "replay", "rescore", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=TESTS.parent)
+    deadline = time.monotonic() + 60
+    while len(pool.marked(mark)) < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = pool.marked(mark)
+    assert 5 <= len(done) < KILLED
+    expected, before = priorities(fresh), priorities(fill(make_pool("before"), old, KILLED))
+    assert priorities(pool) == {name: (expected if name in done else before)[name] for name in before}
+    finished = subprocess.run(command, env=environment, capture_output=True, cwd=TESTS.parent, check=True)
+    answer = json.loads(finished.stdout)
+    assert answer == {"rescored": KILLED - len(done), "dropped": 0, "known": len(done), "gone": 0}
+    assert_same(pool, fresh)
+
+
+def test_a_group_that_a_learner_holds_is_rescored_when_it_is_given_back(make_pool, tmp_path):
+    old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new")
+    pool, fresh = fill(make_pool("held"), old, 6), fill(make_pool("free"), new, 6)
+    held = [entry.group_id for entry in pool.sample("b", 2).entries]
+    results = []
+    thread = threading.Thread(target=lambda: results.append(rescore_pool(pool, load_config(new))))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while len(pool.marked(fingerprint(load_config(new)))) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert thread.is_alive()
+    pool.ack("b", priorities=dict.fromkeys(held, 123.0))
+    thread.join(10)
+    assert results == [RescoreResult(rescored=6, dropped=0, known=0, gone=0)]
+    assert priorities(pool) == priorities(fresh)
+
+
+def test_a_lease_that_never_ends_is_an_error_that_says_so(make_pool, tmp_path, monkeypatch):
+    monkeypatch.setattr("deploy.rescore._LEASE_SLACK_S", -10_000.0)
+    pool = fill(make_pool(), config_of(OLD, tmp_path, "old"), 2)
+    pool.sample("b", 1)
+    with pytest.raises(DeadlineExceeded, match="a learner to give back 1 groups"):
+        rescore_pool(pool, load_config(config_of(NEW, tmp_path, "new")))
+
+
+def test_evicted_groups_leave_no_mark_behind(make_pool, tmp_path):
+    new = load_config(config_of(NEW, tmp_path, "new"))
+    pool = fill(make_pool(), config_of(OLD, tmp_path, "old"), 3)
+    rescore_pool(pool, new)
+    pool.prune(["g1"])
+    assert pool.marked(fingerprint(new)) == {"g0", "g2"}
+    assert pool.rescore(played(1), priority=1.0, mark="m") == "gone"
