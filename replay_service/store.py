@@ -146,7 +146,8 @@ class Replay:
     def restore(self, groups: Sequence[TrajectoryGroup], *, priorities: Sequence[float]) -> list[PushResult]:
         """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
         pairs = zip(groups, priorities, strict=True)
-        return self._store([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
+        parcels = [self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs]
+        return _push_results(parcels, self._store(parcels))
 
     def check_size(self, group: TrajectoryGroup) -> None:
         """Raise what a push would raise of a group that the pool cannot hold, whatever it holds now.
@@ -365,21 +366,18 @@ class Replay:
 
     def _send(self, parcels: Sequence[Parcel]) -> list[PushResult]:
         """Push; while the pool asks to wait, send payloads only once it would take them."""
-        if self._throttled:
-            return [self._send_if_admitted(parcel) for parcel in parcels]
-        return self._store(parcels)
+        answers = [self._store_if_admitted(parcel) for parcel in parcels] if self._throttled else self._store(parcels)
+        return _push_results(parcels, answers)
 
-    def _send_if_admitted(self, parcel: Parcel) -> PushResult:
+    def _store_if_admitted(self, parcel: Parcel) -> Any:
         answer = self._pool.ask(lambda: [self._index.script("push", self._keys.state, parcel.question)])[0]
-        if answer[b"status"] == b"admitted":
-            return self._store([parcel])[0]
-        return _push_results([parcel], [answer])[0]
+        return self._store([parcel])[0] if answer[b"status"] == b"admitted" else answer
 
-    def _store(self, parcels: Sequence[Parcel]) -> list[PushResult]:
+    def _store(self, parcels: Sequence[Parcel]) -> list[Any]:
+        """The answers of push.lua, aligned; an error in place of one."""
         answers = self._pool.ask(lambda: self._payloads.push(parcels)) if parcels else []
-        results = _push_results(parcels, answers)
-        self._throttled = any(result.status == "throttle" for result in results)
-        return results
+        self._throttled = any(isinstance(answer, Mapping) and answer[b"status"] == b"throttle" for answer in answers)
+        return answers
 
 
 def _push_results(parcels: Sequence[Parcel], answers: Sequence[Mapping[bytes, Any] | RedisError]) -> list[PushResult]:
