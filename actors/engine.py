@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds that the engine's processes get to end by themselves.
 _SHUTDOWN_S = 2.0
+#: Where POSIX shared memory and named semaphores live on Linux.
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +175,11 @@ class Engine:
 
 
 def abandon_start() -> None:
-    """End an engine that is still starting, or refused to, so that there is nothing to `close`; leaves no shared memory."""
-    children = psutil.Process().children(recursive=True)
+    """End an engine that is still starting, or refused to, so that there is nothing to `close`; leaves no shared memory.
+
+    Python's resource trackers live on: what was only just named, they remove when the last of the others is gone.
+    """
+    children = [child for child in psutil.Process().children(recursive=True) if not _tracks_resources(child)]
     for child in children:  # held first, or they would go on to make names that nobody removes
         with contextlib.suppress(psutil.Error):
             child.suspend()
@@ -185,6 +190,12 @@ def abandon_start() -> None:
     unname_shared_memory()  # this process was not held
 
 
+def _tracks_resources(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+    return False
+
+
 def unname_shared_memory() -> None:
     """Remove the names of the message queues and semaphores between vLLM's processes from /dev/shm.
 
@@ -192,11 +203,23 @@ def unname_shared_memory() -> None:
     killed would leave the names, and with them the memory, behind.
     """
     this = psutil.Process()
-    for process in (this, *this.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):
-            for mapping in process.memory_maps(grouped=True):
-                if mapping.path.startswith(("/dev/shm/psm_", "/dev/shm/sem.mp-")):
-                    Path(mapping.path).unlink(missing_ok=True)
+    held = set().union(*(_mapped_inodes(process.pid) for process in (this, *this.children(recursive=True))))
+    for pattern in ("psm_*", "sem.mp-*"):
+        for path in _SHARED_MEMORY.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino in held:
+                    path.unlink()
+
+
+def _mapped_inodes(pid: int) -> set[int]:
+    """Inodes of the shared memory that a process has mapped. Names will not do: a new semaphore is mapped under another one."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            _, _, _, _, inode, *path = line.split(maxsplit=5)
+            if path and path[0].startswith(str(_SHARED_MEMORY)):
+                inodes.add(int(inode))
+    return inodes
 
 
 def _engine_args(settings: EngineSettings) -> dict[str, Any]:

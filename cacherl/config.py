@@ -448,6 +448,12 @@ class RunConfig(Section):
                 f"replay.lease_s {self.replay.lease_s:g} must be at least learner.update_deadline_s "
                 f"{self.learner.update_deadline_s:g}, or a slow update's groups are given back while it trains on them"
             )
+        if self.replay.url is None:
+            for name in ("username", "password_env", "ca_file"):
+                if getattr(self.replay, name) is not None:
+                    raise ValueError(
+                        f"replay.{name} is for a server of yours, replay.url; the embedded one has its own password"
+                    )
         if self.replay.priority == "td_error":
             raise ValueError(
                 "replay.priority 'td_error' needs a critic where groups are collected, and actors have none; take 'advantage', "

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from actors.pool import ActorPool
 from actors.scoring import composer_of
 from actors.worker import WorkerSpec
 from cacherl.config import RunConfig
-from cacherl.errors import CacheRLError, DeadlineExceeded
+from cacherl.errors import CacheRLError, DeadlineExceeded, ReplayError
 from cacherl.metrics import JsonlSink, MetricSink, MetricWriter, TensorBoardSink
 from cacherl.policy import FIRST_VERSION
 from cacherl.stateful import Stateful
@@ -214,9 +214,8 @@ class Launch:
             monitor.show(waiting_for="the replay service")
             if dashboard:
                 monitor.note(f"Ray dashboard at http://{dashboard}")
-            url = config.replay.url or stack.enter_context(ReplayServer(directory.replay)).url
-            replay = stack.enter_context(contextlib.closing(Replay(url, namespace, config.replay)))
-            await asyncio.to_thread(replay.check)
+            url = config.replay.url or stack.enter_context(_explained(ReplayServer(directory.replay))).url
+            replay = await self._open_pool(stack, url, namespace)
             monitor.show(waiting_for="resources of the cluster")
             placement = await reserve(config)
             stack.callback(placement.release)
@@ -288,6 +287,13 @@ class Launch:
             await learner.save(directory.final_model)
             monitor.enter("stopping", "engines, learner and servers to stop")
 
+    async def _open_pool(self, stack: AsyncExitStack, url: str, namespace: str) -> Replay:
+        replay = stack.enter_context(contextlib.closing(Replay(url, namespace, self.config.replay)))
+        await asyncio.to_thread(replay.check)
+        if not self.directory.resumed:  # groups that an earlier run left in the namespace are of no version of this one
+            await asyncio.to_thread(replay.set_version, FIRST_VERSION, drop_newer=True)
+        return replay
+
     def _start_model(self) -> WarmStart:
         """The model that reinforcement learning begins with; a resumed run keeps its own, whatever became of the cache."""
         base = base_model(self.config, self.source, self.directory.model)
@@ -339,6 +345,18 @@ class Launch:
             priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
         )
+
+
+@contextlib.contextmanager
+def _explained(server: ReplayServer) -> Iterator[ReplayServer]:
+    """A server that, if it has given up, says so where its clients only found nobody."""
+    with server:
+        try:
+            yield server
+        except ReplayError as error:
+            if server.failure is None:
+                raise
+            raise ReplayError(f"{error}; {server.failure}") from error
 
 
 @contextlib.asynccontextmanager

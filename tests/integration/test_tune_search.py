@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 
@@ -56,6 +57,14 @@ def results(tmp_path: Path) -> Any:
     return json.loads((tmp_path / "s" / "results.json").read_text())
 
 
+def uniform_mean() -> float:
+    """Mean of the planted objective over points drawn at random from RANGES."""
+    axis = np.linspace(0.0, 1.0, 101)
+    tool_use, step_penalty = np.meshgrid(0.4 * axis, -0.1 * axis)
+    values = 1 - ((tool_use - 0.12) / 0.4) ** 2 - ((step_penalty + 0.03) / 0.1) ** 2
+    return float(values.mean())
+
+
 def test_a_bayesian_search_finds_the_planted_weights(address: str, tmp_path: Path) -> None:
     process = search(tmp_path, address, "planted", RANGES, "--search", "bayes", "--trials", "30")
     assert process.wait(120) == 0, process.text()
@@ -65,7 +74,7 @@ def test_a_bayesian_search_finds_the_planted_weights(address: str, tmp_path: Pat
     assert found["best"]["value"] > 0.98
     assert found["best"]["point"] == pytest.approx(BEST, abs=0.03)
     values = [trial.value for trial in Ledger(tmp_path / "s" / "trials.jsonl").trials()]
-    assert sum(values[20:]) / 10 > sum(values[:10]) / 10 + 0.1, "it learned nothing from its first trials"
+    assert sum(values[20:]) / 10 > uniform_mean() + 0.05, "it searched no better than by chance"
     assert f"best: objective {found['best']['value']:.4g} with reward.tool_use=" in process.text()
     assert (tmp_path / "s" / "search.html").stat().st_size > 1_000_000
 
