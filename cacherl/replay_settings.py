@@ -6,8 +6,12 @@ replay service can be used on its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, get_args
+
+from cacherl.errors import ConfigError
 
 Eviction = Literal["oldest", "stalest", "divergent", "utility"]
 ImportanceBase = Literal["probability", "inclusion"]
@@ -102,6 +106,8 @@ class ReplaySettings:
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise ValueError(f"{name} must be >= {low}, got {value}")
+            if value is not None and value > _MOST:
+                raise ValueError(f"{name} must be <= {_MOST}, got {value}")
         for name in _FRACTIONS:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
@@ -110,28 +116,62 @@ class ReplaySettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}")
+            if value is not None and value > _LONGEST:
+                raise ValueError(f"{name} must be <= {_LONGEST:g}, got {value}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        self._check_places()
         self._check_together()
+        self._check_effect()
+
+    def _check_places(self) -> None:
+        if self.namespace is not None:
+            check_namespace(self.namespace)
+        for name, url in (("url", self.url), *(("shards", shard) for shard in self.shards)):
+            if url is not None and not url.startswith(_SCHEMES):
+                raise ValueError(f"{name} must start with redis:// or rediss:// (leave url out for an embedded server)")
 
     def _check_together(self) -> None:
-        if self.warmup_steps + self.max_ahead > self.capacity:
+        if self.update_frequency > 0 and self.warmup_steps + self.max_ahead > self.capacity:
             raise ValueError(
                 f"warmup_steps {self.warmup_steps} + max_ahead {self.max_ahead} exceed capacity {self.capacity}: "
                 "groups would be evicted before they could be sampled; raise capacity"
             )
+        if self.warmup_steps > self.capacity:
+            raise ValueError(f"warmup_steps {self.warmup_steps} exceed capacity {self.capacity}: raise capacity")
         if self.shards and self.url is None:
             raise ValueError("shards need a url: the server that holds the index")
 
+    def _check_effect(self) -> None:
+        """Refuse what was set and cannot do anything."""
+        defaults = {each.name: each.default for each in fields(self)}
+        for name, needed, given in _EFFECT:
+            if getattr(self, name) != defaults[name] and not given(self):
+                raise ValueError(f"{name} {getattr(self, name)} has no effect without {needed}")
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise `ConfigError` unless a namespace is letters, digits and ``_ . : -`` and starts with one of the former."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise ConfigError(f"namespace {namespace!r} must be letters, digits and _ . : - and start with one of the former")
+
 
 def without_password(url: str) -> str:
-    """`url` with *** in place of its password, for files and reports."""
+    """`url` with *** in place of its password and of those among its options, for files and reports."""
+    url = _PASSWORD_OPTION.sub(r"\1***", url)
     head, at, tail = url.rpartition("@")
     scheme, slashes, user = head.partition("://")
     return f"{scheme}{slashes}{user.partition(':')[0]}:***@{tail}" if at and ":" in user else url
 
 
+_SCHEMES = ("redis://", "rediss://")
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+_PASSWORD_OPTION = re.compile(r"([?&](?:ssl_)?password=)[^&#]*", re.IGNORECASE)
+#: Lua counts in doubles.
+_MOST = 2**53
+#: Seconds, and versions of a half-life.
+_LONGEST = 1e9
 _LEAST = {
     "capacity": 1,
     "capacity_bytes": 1,
@@ -148,3 +188,11 @@ _LEAST = {
 _FRACTIONS = ("priority_exponent", "importance_beta", "importance_beta_final", "fresh_fraction", "clear_share")
 _POSITIVE = ("freshness_half_life", "lease_s", "deadline_s", "reconnect_s")
 _CHOICES = {"eviction": get_args(Eviction), "importance_base": get_args(ImportanceBase)}
+#: (setting, what it needs, whether that is given).
+_EFFECT: tuple[tuple[str, str, Callable[[ReplaySettings], bool]], ...] = (
+    ("importance_base", "importance_sampling", lambda settings: settings.importance_sampling),
+    ("importance_beta", "importance_sampling", lambda settings: settings.importance_sampling),
+    ("importance_beta_final", "importance_sampling", lambda settings: settings.importance_sampling),
+    ("importance_anneal", "importance_beta_final", lambda settings: settings.importance_beta_final is not None),
+    ("clear_share", "clear_every", lambda settings: settings.clear_every > 0),
+)

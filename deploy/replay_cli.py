@@ -1,4 +1,4 @@
-"""`cacherl replay`: look into a pool in use, and move it."""
+"""`cacherl replay`: look into a pool in use, move it, and delete it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from cacherl.config import load_config
 from cacherl.errors import ConfigError
@@ -24,7 +25,7 @@ from replay_service.archive import export_pool, import_pool
 from replay_service.contents import GroupInfo
 from replay_service.store import Replay
 
-app = typer.Typer(help="Look into a replay pool, also one in use, and move it.", no_args_is_help=True)
+app = typer.Typer(help="Look into a replay pool, also one in use, move it, and delete it.", no_args_is_help=True)
 
 Pool = Annotated[str, typer.Option("--namespace", "-n", help="The pool: replay.namespace, or as the run's identity.json says.")]
 Url = Annotated[
@@ -48,12 +49,8 @@ def stats(namespace: Pool, url: Url = None, config: Config = None, as_json: AsJs
     if as_json:
         typer.echo(json.dumps({**counters, "profile": profile}))
         return
-    table = Table("counter", "value")
-    for name, value in counters.items():
-        table.add_row(name, _shown(value))
-    for name, value in profile.items():
-        table.add_row(f"profile/{name}", _shown(value))
-    _console.print(table)
+    named = {**counters, **{f"profile/{name}": value for name, value in profile.items()}}
+    _print_table(("counter", "value"), ((name, _shown(value)) for name, value in named.items()))
 
 
 @app.command("list")
@@ -72,10 +69,7 @@ def list_groups(
             typer.echo(json.dumps(dataclasses.asdict(info)))
         return
     columns = ("group_id", "task_id", "priority", "version", "trajectories", "successes", "tokens", "uses", "leases")
-    table = Table(*columns)
-    for info in infos:
-        table.add_row(*(_shown(getattr(info, column)) for column in columns))
-    _console.print(table)
+    _print_table(columns, ([_shown(getattr(info, column)) for column in columns] for info in infos))
 
 
 @app.command()
@@ -95,14 +89,14 @@ def show(
         typer.echo(json.dumps(_plain(group)))
         return
     for member in group.trajectories:
-        _console.rule(
-            f"{member.trajectory_id}: {member.status.kind}, outcome {member.outcome:g}, return {member.total_reward:g}"
-        )
+        facts = f"{member.status.kind}, outcome {member.outcome:g}, return {member.total_reward:g}"
+        _console.rule(Text(_printable(f"{member.trajectory_id}: {facts}")))
         for turn in member.turns:
-            _console.print(turn.text, style="bold", markup=False, highlight=False)
+            _console.print(_printable(turn.text), style="bold", markup=False, highlight=False)
             _console.print(f"  reward: {_parts(turn.rewards)}", markup=False, highlight=False)
             for message in turn.messages:
-                _console.print(f"  {message.name or message.role}: {message.content}", markup=False, highlight=False)
+                text = _printable(f"  {message.name or message.role}: {message.content}")
+                _console.print(text, markup=False, highlight=False)
         _console.print(f"in the end: {_parts(member.rewards)}", markup=False, highlight=False)
 
 
@@ -114,10 +108,10 @@ def export_(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write all groups to a file that `import` can load."""
+    """Write all groups to a file that `import` can load; damaged ones are left out and counted."""
     with _pool(namespace, url, config) as pool, _progress("exporting", quiet=as_json) as report:
-        count = export_pool(pool, path, progress=report)
-    _say(as_json, {"exported": count, "path": str(path)})
+        result = export_pool(pool, path, progress=report)
+    _say(as_json, {**dataclasses.asdict(result), "path": str(path)})
 
 
 @app.command("import")
@@ -186,6 +180,23 @@ def rescore(
     _say(as_json, dataclasses.asdict(result))
 
 
+@app.command()
+def clear(
+    namespace: Pool,
+    url: Url = None,
+    config: Config = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, delete it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a whole pool that nobody uses any more, and nothing else on the server."""
+    with _pool(namespace, url, config) as pool:
+        groups = len(pool)
+        if not yes:
+            raise ConfigError(f"this deletes pool {namespace!r} with its {groups} groups for good: confirm with --yes")
+        keys = pool.clear()
+    _say(as_json, {"groups": groups, "keys": keys})
+
+
 @contextmanager
 def _pool(namespace: str, url: str | None, config: Path | None, *, join: bool = True) -> Iterator[Replay]:
     settings = load_config(config).replay if config is not None else ReplaySettings()
@@ -203,6 +214,16 @@ def _progress(verb: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Cells are shown as they are, brackets and all, and folded where the terminal is too narrow."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    _console.print(table)
+
+
 def _say(as_json: bool, facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(facts) if as_json else ", ".join(f"{name} {value}" for name, value in facts.items()))
 
@@ -215,7 +236,12 @@ def _parts(rewards: Mapping[str, float]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{key:g}: {entry:.4g}" for key, entry in value.items()) or "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Lone surrogates, which no terminal takes, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _plain(group: TrajectoryGroup) -> Any:

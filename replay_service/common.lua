@@ -3,6 +3,7 @@
 -- KEYS[1] is '{namespace}:st'; every other key is derived from it and shares its hash tag, hence its cluster slot:
 --   :st       HASH    configuration blob, counters, both clocks, weight base, learner version
 --   :g:<gid>  STRING  payload of a group (cacherl/codec.py)
+--   :in:<gid> STRING  payload on its way in, within one MULTI
 --   :m        HASH    gid -> packed meta (FORMAT below)
 --   :new      ZSET    gid -> next event time, groups never sampled
 --   :clk      ZSET    gid -> next event time, groups sampled before
@@ -10,7 +11,7 @@
 --   :ver      ZSET    gid -> lowest policy version
 --   :vh       HASH    lowest policy version -> number of groups
 --   :cool     ZSET    gid -> number of batches drawn from which it may be sampled again
---   :task     HASH    task -> its newest group, when only that is kept
+--   :task     HASH    task -> its newest group; exists only while newest_per_task is on
 --   :mk       HASH    gid -> mark of the reward that it was last re-scored with
 --   :gc       ZSET    gid -> unix ms from which its payload on another endpoint may be deleted
 --   :ids      ZSET    gid -> sequence number of the most recent pushes, so that a repeated one is recognised
@@ -223,6 +224,30 @@ local function rebase_if_needed()
   local newest = math.max(get('ver'), get('top'))
   local far = cfg.half_life > 0 and math.abs(newest - get('base')) >= REBASE_HALVINGS * cfg.half_life
   if far or math.max(get('now_new'), get('now_clk')) > REBASE_CLOCK then rekey(cfg, newest) end
+end
+
+-- Drop the groups that rank lowest until the others fit; returns how many.
+local function evict()
+  local evicted = 0
+  while get('traj') > cfg.capacity or (cfg.bytes > 0 and get('bytes') > cfg.bytes) do
+    local victim = call('ZRANGE', EV, 0, 0)[1]
+    if not victim then break end
+    remove(victim, load_meta(victim))
+    evicted = evicted + 1
+  end
+  if evicted > 0 then bump('evicted', evicted) end
+  return evicted
+end
+
+-- Of the groups of a task that the pool holds, keep the newest.
+local function keep_newest(gid, m)
+  local older = call('HGET', TASK, m.task)
+  local before = older and load_meta(older)
+  if before then
+    remove(older, before)
+    bump('superseded', 1)
+  end
+  call('HSET', TASK, m.task, gid)
 end
 
 -- Drop up to `limit` groups that are staler than allowed; returns how many.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgpack
 
 from cacherl.replay_settings import ReplaySettings
@@ -28,14 +30,14 @@ def encode(settings: ReplaySettings) -> bytes:
                 "warmup": settings.warmup_steps,
                 "freq": settings.update_frequency,
                 "ahead": settings.max_ahead,
-                "lease_ms": int(settings.lease_s * 1000),
+                "lease_ms": max(1, int(settings.lease_s * 1000)),
                 "remember": 1024 + 2 * settings.capacity,
             }
         )
     )
 
 
-def flow_of(blob: bytes) -> tuple[int, int]:
-    """(warmup_steps, update_frequency) in a blob."""
+def room_of(blob: bytes) -> tuple[int, float]:
+    """(capacity, capacity_bytes) in a blob; infinity for no limit of bytes."""
     stored = msgpack.unpackb(blob)
-    return stored["warmup"], stored["freq"]
+    return stored["capacity"], stored["bytes"] or math.inf

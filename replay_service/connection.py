@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -34,6 +33,8 @@ from redis.retry import Retry
 from cacherl.errors import ConfigError, ReplayError
 from cacherl.replay_settings import ReplaySettings
 from replay_service import scripts
+from replay_service.addresses import address
+from replay_service.cluster_nodes import ClusterNodes
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,11 +51,16 @@ _TRANSIENT = (
     TryAgainError,
 )
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
-_SOCKET_TIMEOUT_S = 30.0
+#: After one of these another node of the cluster may answer.
+_GONE = (redis.ConnectionError, redis.TimeoutError, ConnectionError, ClusterDownError)
+_LONGEST_SOCKET_WAIT_S = 30.0
+_SHORTEST_SOCKET_WAIT_S = 1.0
 
 
 class Connection:
     """One server, from any thread; in a Redis Cluster the node that owns the pool's slot, which all keys of a pool share.
+
+    When a node of a cluster dies, the others that it knew of are asked, the URL's among them, until one names the new owner.
 
     Operations given to `run` must be safe to repeat: a connection may break after the server has applied them.
 
@@ -63,25 +69,27 @@ class Connection:
         settings: reconnect_s, and the credentials and CA file that the URL leaves out.
 
     Raises:
-        ReplayError: the URL is malformed.
+        ReplayError: the URL is malformed; it is not quoted, since it may hold a password.
         ConfigError: credentials or TLS options that cannot be used.
     """
 
     def __init__(self, url: str, settings: ReplaySettings) -> None:
-        self._where = _without_secrets(url)
+        self._where = address(url)
         self._reconnect_s = settings.reconnect_s
+        self._socket_wait_s = min(max(settings.reconnect_s, _SHORTEST_SOCKET_WAIT_S), _LONGEST_SOCKET_WAIT_S)
         self._closed = threading.Event()
         access = _access(url, settings)
         try:
             self._client = redis.Redis.from_url(
                 url,
-                socket_timeout=_SOCKET_TIMEOUT_S,
-                socket_connect_timeout=5.0,
+                socket_timeout=self._socket_wait_s,
+                socket_connect_timeout=min(5.0, self._socket_wait_s),
                 retry=Retry(NoBackoff(), 0),
                 **access,
             )
-        except (ValueError, TypeError) as error:
-            raise ReplayError(f"replay.url {self._where!r} is not a redis:// or rediss:// URL: {error}") from None
+        except (ValueError, TypeError):
+            raise ReplayError(f"replay.url {self._where!r} is not a redis:// or rediss:// URL") from None
+        self._nodes = ClusterNodes(self._client)
 
     def __repr__(self) -> str:
         return f"Connection({self._where})"
@@ -91,6 +99,11 @@ class Connection:
         """The server's address without secrets, for messages."""
         return self._where
 
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which an operation has been applied or never will be."""
+        return self._reconnect_s + self._socket_wait_s
+
     def run(self, operation: Callable[[redis.Redis], T]) -> T:
         """Do `operation`, again while the server cannot be reached.
 
@@ -99,16 +112,22 @@ class Connection:
         """
         give_up = time.monotonic() + self._reconnect_s
         for attempt in range(1_000_000):
+            client = self._client
             try:
-                return operation(self._client)
+                answer = operation(client)
+                self._nodes.learn(client)
+                return answer
             except _REFUSED as error:
                 raise ReplayError(f"replay server {self._where} refused access: {error}; check replay.url") from error
             except MovedError as error:
-                self._follow(error.host, error.port)
+                logger.info("replay server %s: its cluster keeps the pool on %s:%d", self._where, error.host, error.port)
+                self._client = self._nodes.at(client, error.host, error.port)
                 self._wait_for_server(attempt, give_up, error)
             except _TRANSIENT as error:
                 if isinstance(error.__context__, ssl.SSLCertVerificationError):
                     raise ReplayError(f"replay server {self._where} is not trusted: {error}; check replay.ca_file") from error
+                if isinstance(error, _GONE):
+                    self._client = self._nodes.after(client)
                 self._wait_for_server(attempt, give_up, error)
             except OutOfMemoryError as error:
                 raise ReplayError(
@@ -138,18 +157,7 @@ class Connection:
     def close(self) -> None:
         """Release the sockets and end waits of other threads; idempotent."""
         self._closed.set()
-        self._client.close()
-
-    def _follow(self, host: str, port: int) -> None:
-        """Go on with another node of the cluster, with the same credentials; an empty host means the present one."""
-        pool = self._client.connection_pool
-        access = {**pool.connection_kwargs, "port": port}
-        if host:
-            access["host"] = host
-        logger.info("replay server %s: its cluster keeps the pool on %s:%d", self._where, access["host"], port)
-        moved = redis.ConnectionPool(connection_class=pool.connection_class, **access)
-        self._client = redis.Redis.from_pool(moved)
-        pool.disconnect(inuse_connections=False)
+        self._nodes.close()
 
     def _wait_for_server(self, attempt: int, give_up: float, error: Exception) -> None:
         remaining = give_up - time.monotonic()
@@ -187,11 +195,3 @@ def _access(url: str, settings: ReplaySettings) -> dict[str, str]:
             raise ConfigError(f"replay.ca_file: no file {settings.ca_file}")
         access["ssl_ca_certs"] = settings.ca_file
     return access
-
-
-def _without_secrets(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
-    except ValueError:
-        return "(malformed URL)"

@@ -10,7 +10,7 @@ from cacherl.errors import ReplayError
 
 logger = logging.getLogger(__name__)
 
-_OLDEST = (6, 2)
+_OLDEST = (7, 0)  # scripts declare flags
 
 
 def check_server(client: redis.Redis) -> None:

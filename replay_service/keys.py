@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+from cacherl.replay_settings import check_namespace
+from replay_service import scripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +13,13 @@ class Keys:
     """Keys of one pool; all carry the hash tag of its namespace, hence share one cluster slot.
 
     Raises:
-        ValueError: the namespace is not letters, digits and ``_ . : -``.
+        ConfigError: the namespace is not letters, digits and ``_ . : -``.
     """
 
     namespace: str
 
     def __post_init__(self) -> None:
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise ValueError(
-                f"namespace {self.namespace!r} must be letters, digits and _ . : - and start with one of the former"
-            )
+        check_namespace(self.namespace)
 
     def _key(self, name: str) -> str:
         return f"{{{self.namespace}}}:{name}"
@@ -38,29 +35,9 @@ class Keys:
         return self._key("m")
 
     @property
-    def never_sampled(self) -> str:
-        """Sampling index of the groups without a use."""
-        return self._key("new")
-
-    @property
-    def sampled(self) -> str:
-        """Sampling index of the groups with a use."""
-        return self._key("clk")
-
-    @property
-    def versions(self) -> str:
-        """Policy version -> number of groups."""
-        return self._key("vh")
-
-    @property
     def recent(self) -> str:
         """Group id -> sequence number, of the last pushes."""
         return self._key("ids")
-
-    @property
-    def leases(self) -> str:
-        """Batch -> end of its lease."""
-        return self._key("ls")
 
     @property
     def marks(self) -> str:
@@ -72,9 +49,13 @@ class Keys:
         """Groups whose payload on another server may be deleted."""
         return self._key("gc")
 
-    def payload(self, group_id: str) -> str:
+    def incoming(self, group_id: str) -> bytes:
+        """Payload of one group until it is indexed."""
+        return scripts.raw(self._key(f"in:{group_id}"))
+
+    def payload(self, group_id: str) -> bytes:
         """Payload of one group."""
-        return self._key(f"g:{group_id}")
+        return scripts.raw(self._key(f"g:{group_id}"))
 
     @property
     def everything(self) -> str:

@@ -28,6 +28,7 @@ class OpenPool:
         self._settings = settings
         self._join = join
         self._ready = False
+        self._room: tuple[int, float] = (0, 0)
 
     def __str__(self) -> str:
         return f"{self._index.where}, {self._keys.namespace!r}"
@@ -38,10 +39,10 @@ class OpenPool:
         return self.ask(lambda: [self._index.script(name, self._keys.state, packed)])[0]
 
     def ask(self, question: Callable[[], list[Any]]) -> list[Any]:
-        """The answers of `question`, which runs scripts and may be repeated."""
+        """The answers of `question`, which runs scripts and may be repeated; errors may be among them."""
         self.open()
         answers = question()
-        if all(answer[b"status"] != b"unconfigured" for answer in answers):
+        if not any(_is_unconfigured(answer) for answer in answers):
             return answers
         self.forget()
         self.open()
@@ -72,7 +73,13 @@ class OpenPool:
                 )
             case b"changed":
                 logger.info("replay pool %s: settings applied", self)
+        self._room = configuration.room_of(answer[b"cfg"])
         self._ready = True
+
+    def room(self) -> tuple[int, float]:
+        """Trajectories and payload bytes that the pool may hold, as it was when it was opened."""
+        self.open()
+        return self._room
 
     def change(self, settings: ReplaySettings) -> None:
         """Go on with other settings; the flow so far is accounted for at the old ones."""
@@ -83,3 +90,7 @@ class OpenPool:
     def forget(self) -> None:
         """Open again before the next script."""
         self._ready = False
+
+
+def _is_unconfigured(answer: Any) -> bool:
+    return isinstance(answer, Mapping) and answer[b"status"] == b"unconfigured"

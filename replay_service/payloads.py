@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,22 +20,25 @@ from replay_service.keys import Keys
 
 #: Payloads read with one command: enough to keep the wire busy, few enough that one reader does not stall the others.
 _READ_CHUNK = 32
-#: A payload that was set but not indexed disappears after this; acceptance removes the expiry.
-_UNCLAIMED_MS = 60_000
+#: A payload that was set but not indexed disappears so long after its push must have given up.
+_UNCLAIMED_S = 60
 #: Payload bytes of one MULTI; servers close connections that send a gigabyte at once, and serve nobody else meanwhile.
 _TRAIN_BYTES = 32 * 2**20
 #: Freed payloads that may pile up on the shards before a push deletes them, and how many go with one command.
 _GARBAGE = 32
+#: Deletes a payload unless somebody has claimed it, by removing its expiry, or the index has freed it, which sees to it itself.
+_UNLINK_UNCLAIMED = "if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('UNLINK', KEYS[1]) end"
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A group on its way: its encoded payload, and the packed arguments of push.lua."""
+    """A group on its way: its encoded payload, and the packed arguments of push.lua, to store it and to ask for admission."""
 
     group_id: str
     trajectories: int
     payload: bytes
     arguments: bytes
+    question: bytes
 
 
 class Payloads(Protocol):
@@ -44,7 +48,10 @@ class Payloads(Protocol):
         """Raise `ReplayError` unless every server can hold payloads."""
 
     def push(self, parcels: Sequence[Parcel]) -> list[Any]:
-        """Store payloads and index them with push.lua: of each both or neither. Returns the script's answers, aligned."""
+        """Store payloads and index them with push.lua: of each both or neither.
+
+        Returns the script's answers, aligned; in place of one, the error that the server met with that group.
+        """
 
     def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
         """Put `payload` in the place of a group's and update the index with rescore.lua. Returns the script's answer."""
@@ -83,12 +90,12 @@ class BesideIndex:
         for _ in range(2):
             with client.pipeline(transaction=True) as pipe:
                 for parcel in parcels:
-                    pipe.set(self._keys.payload(parcel.group_id), parcel.payload, nx=True, px=_UNCLAIMED_MS)
+                    pipe.set(self._keys.incoming(parcel.group_id), parcel.payload, ex=_UNCLAIMED_S)
                     pipe.evalsha(script.sha, 1, self._keys.state, parcel.arguments)
-                try:
-                    return [scripts.unpack(answer) for answer in pipe.execute()[1::2]]
-                except NoScriptError:
-                    client.script_load(script.source)
+                answers = pipe.execute(raise_on_error=False)[1::2]
+            if not any(isinstance(answer, NoScriptError) for answer in answers):
+                return [answer if isinstance(answer, redis.RedisError) else scripts.unpack(answer) for answer in answers]
+            client.script_load(script.source)
         raise redis.ConnectionError("the server forgets its scripts")
 
     def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
@@ -130,15 +137,22 @@ class Sharded:
 
     def _push(self, parcel: Parcel) -> Any:
         shard, key = self._shard_of(parcel.group_id), self._keys.payload(parcel.group_id)
-        wrote = shard.run(lambda client: client.set(key, parcel.payload, nx=True, px=_UNCLAIMED_MS))
+        unclaimed_s = math.ceil(_UNCLAIMED_S + self._index.patience_s)
+        shard.run(lambda client: client.set(key, parcel.payload, nx=True, ex=unclaimed_s))
         answer = self._index.script("push", self._keys.state, parcel.arguments)
-        if answer[b"status"] == b"ok" or answer.get(b"indexed"):
-            shard.run(lambda client: client.persist(key))
-        elif wrote:
-            shard.run(lambda client: client.unlink(key))
+        if not answer.get(b"kept"):
+            shard.run(lambda client: client.eval(_UNLINK_UNCLAIMED, 1, key))
+        elif not shard.run(lambda client: client.persist(key) or client.exists(key)):
+            self._put_back(shard, key, parcel)
         if answer.get(b"garbage", 0) >= _GARBAGE:
             self.collect()
         return answer
+
+    def _put_back(self, shard: Connection, key: bytes, parcel: Parcel) -> None:
+        """Write the payload of an indexed group again, unless the index has freed it meanwhile, which is why it may be gone."""
+        shard.run(lambda client: client.set(key, parcel.payload, nx=True))
+        if not self._index.run(lambda client: client.hexists(self._keys.meta, scripts.raw(parcel.group_id))):
+            shard.run(lambda client: client.unlink(key))
 
     def replace(self, group_id: str, payload: bytes, facts: Mapping[str, Any]) -> Any:
         """As the two servers cannot change together, a client that dies in between leaves the new payload with the old
@@ -183,7 +197,7 @@ class Sharded:
             server.close()
 
     def _shard_of(self, group_id: str) -> Connection:
-        return self._shards[zlib.crc32(group_id.encode(errors="surrogatepass")) % len(self._shards)]
+        return self._shards[zlib.crc32(scripts.raw(group_id)) % len(self._shards)]
 
 
 def _trains(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
@@ -208,12 +222,19 @@ def _read(server: Connection, keys: Keys, group_ids: Sequence[str]) -> list[byte
     return payloads
 
 
-def _mget(client: redis.Redis, names: list[str]) -> list[bytes | None]:
+def _mget(client: redis.Redis, names: list[bytes]) -> list[bytes | None]:
     return cast(list[bytes | None], client.mget(names))
 
 
 def _clear(server: Connection, keys: Keys) -> int:
-    return server.run(lambda client: sum(int(client.unlink(*batch)) for batch in _batches(client, keys.everything)))
+    """The state goes last: while it is there, a clear that was interrupted can be repeated."""
+    state = keys.state.encode()
+
+    def unlink(client: redis.Redis) -> int:
+        batches = ([key for key in batch if key != state] for batch in _batches(client, keys.everything))
+        return sum(int(client.unlink(*batch)) for batch in batches if batch) + int(client.unlink(state))
+
+    return server.run(unlink)
 
 
 def _batches(client: redis.Redis, pattern: str) -> Iterator[list[bytes]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cacherl.errors import ReplayError
 from cacherl.replay_settings import ReplaySettings
 from replay_service import scripts
 
@@ -31,6 +32,19 @@ class PushResult:
     evicted: int = 0
     have: int = 0
     need: int = 0
+
+
+class PushError(ReplayError):
+    """Groups that were pushed together failed, all or some of them.
+
+    Args:
+        message: names each failed group and why.
+        results: of the groups as they were pushed; None for a failed one.
+    """
+
+    def __init__(self, message: str, results: Sequence[PushResult | None]) -> None:
+        super().__init__(message)
+        self.results = tuple(results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

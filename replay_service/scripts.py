@@ -11,6 +11,8 @@ from typing import Any
 
 import msgpack
 
+_BRINGS_PAYLOADS = ("push", "rescore")
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -22,9 +24,13 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """The script in ``<name>.lua``."""
+    """The script in ``<name>.lua``.
+
+    All but those that bring payloads may write when memory is full: what they add is small, and most of them free something.
+    """
     folder = files("replay_service")
-    source = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))
+    flags = "" if name in _BRINGS_PAYLOADS else "#!lua flags=allow-oom\n"
+    source = flags + "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -38,6 +44,11 @@ def unpack(answer: bytes) -> Any:
     return msgpack.unpackb(answer, raw=True)
 
 
+def raw(value: str) -> bytes:
+    """A string as Lua and the server's keys have it; ids may hold anything, also lone surrogates."""
+    return value.encode(errors="surrogatepass")
+
+
 def text(value: bytes) -> str:
-    """A string that went through Lua."""
+    """A string that went through Lua: the inverse of `raw`."""
     return value.decode(errors="surrogatepass")

@@ -47,8 +47,8 @@ bind {host}
 port {port}
 protected-mode yes
 requirepass {password}
-dir "{directory}"
-logfile "{log}"
+dir {directory}
+logfile {log}
 daemonize no
 save ""
 appendonly yes
@@ -97,7 +97,8 @@ class ReplayServer:
         self._maxmemory = maxmemory or 0
         self._fsync = fsync
         self._start_deadline_s = start_deadline_s
-        self._restarts_left = max_restarts
+        self._max_restarts = max_restarts
+        self._deaths = 0
         self._password = secrets.token_hex(24)
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -125,6 +126,13 @@ class ReplayServer:
     def pid(self) -> int | None:
         """Process id of the running server."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no server any more: it died more often than it is started again. None while there is one."""
+        if self._deaths <= self._max_restarts:
+            return None
+        return f"{self!r} died {self._deaths} times and is not started again; its log ends: {_tail(self.log_path)}"
 
     @property
     def log_path(self) -> Path:
@@ -183,10 +191,13 @@ class ReplayServer:
             if self._stopping.is_set():
                 process.terminate()
             code = process.wait()
-            if self._stopping.is_set() or self._restarts_left <= 0 or not self._answered:
+            if self._stopping.is_set() or not self._answered:
                 return
-            self._restarts_left -= 1
-            logger.warning("%r died with code %s, starting it again (%d left)", self, code, self._restarts_left)
+            self._deaths += 1
+            if self._deaths > self._max_restarts:
+                logger.error("%s", self.failure)
+                return
+            logger.warning("%r died with code %s, starting it again (%d left)", self, code, self._max_restarts - self._deaths)
             self._stopping.wait(_RESTART_PAUSE_S)
 
     def _launch(self) -> subprocess.Popen[bytes]:
@@ -215,8 +226,8 @@ class ReplayServer:
                 host=self._host,
                 port=self._port,
                 password=self._password,
-                directory=self._directory,
-                log=self.log_path,
+                directory=_quoted(self._directory),
+                log=_quoted(self.log_path),
                 maxmemory=self._maxmemory,
                 fsync="always" if self._fsync == "always" else "no",
             )
@@ -224,7 +235,7 @@ class ReplayServer:
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + self._start_deadline_s
-        client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+        client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), socket_timeout=self._start_deadline_s)
         try:
             while time.monotonic() < end:
                 try:
@@ -241,6 +252,12 @@ class ReplayServer:
     def _raise_if_dead(self) -> None:
         if self._process is not None and (code := self._process.poll()) is not None:
             raise ReplayError(f"{self!r} ended with code {code}: {_tail(self.log_path)}")
+
+
+def _quoted(path: Path) -> str:
+    """A path in the syntax of the server's configuration file."""
+    plain = {ord(" "), *range(ord("-"), ord("[")), *range(ord("]"), ord("~"))}
+    return '"' + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(path)) + '"'
 
 
 def _free_port(host: str) -> int:

@@ -6,12 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import redis
-
-from replay_service.configuration import flow_of
-from replay_service.connection import Connection
-from replay_service.keys import Keys
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayStats:
@@ -69,43 +63,24 @@ class ReplayStats:
 
 
 _STORED_AS = {
-    "trajectories": b"traj",
-    "version": b"ver",
-    "inserted": b"ins",
-    "successes": b"wins",
-    "batches": b"draws",
+    "trajectories": "traj",
+    "version": "ver",
+    "inserted": "ins",
+    "successes": "wins",
+    "batches": "draws",
 }
-_COMPUTED = ("eligible", "never_sampled", "leases", "versions", "due", "arrived")
+_COMPUTED = ("eligible", "never_sampled", "leases", "due", "arrived")
 
 
-def fetch_stats(index: Connection, keys: Keys) -> ReplayStats | None:
-    """Read the record in one round trip; None when there is no such pool."""
+def read_stats(answer: Mapping[bytes, Any]) -> ReplayStats:
+    """Build the record from the answer of stats.lua."""
+    counters = answer[b"counters"]
 
-    def read(client: redis.Redis) -> list[Any]:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(keys.state)
-            pipe.hgetall(keys.versions)
-            for name in (keys.never_sampled, keys.sampled, keys.leases):
-                pipe.zcard(name)
-            return list(pipe.execute())
+    def number(name: str) -> int:
+        return int(float(counters.get(_STORED_AS.get(name, name).encode(), b"0")))
 
-    state, versions, fresh, used, leases = index.run(read)
-    return _build(state, versions, fresh, used, leases) if b"cfg" in state else None
-
-
-def _build(state: Mapping[bytes, bytes], versions: Mapping[bytes, bytes], fresh: int, used: int, leases: int) -> ReplayStats:
-
-    def number(name: str | bytes) -> int:
-        return int(float(state.get(name.encode() if isinstance(name, str) else name, b"0")))
-
-    plain = {f.name: number(_STORED_AS.get(f.name, f.name)) for f in fields(ReplayStats) if f.name not in _COMPUTED}
-    warmup, frequency = flow_of(state[b"cfg"])
     return ReplayStats(
-        **plain,
-        eligible=fresh + used,
-        never_sampled=fresh,
-        leases=leases,
-        versions={int(version): int(count) for version, count in sorted(versions.items(), key=lambda pair: int(pair[0]))},
-        due=warmup + (number("draws") - number("draws0")) * frequency,
-        arrived=number("ins") - number("ins0"),
+        **{each.name: number(each.name) for each in fields(ReplayStats) if each.name not in (*_COMPUTED, "versions")},
+        **{name: int(answer[name.encode()]) for name in _COMPUTED},
+        versions=dict(sorted((int(version), int(count)) for version, count in answer[b"versions"])),
     )

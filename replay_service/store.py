@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
+
+from redis import RedisError
 
 from cacherl.codec import decode_group, encode_group
 from cacherl.errors import CodecError, ReplayError
@@ -20,9 +22,9 @@ from replay_service.contents import GroupInfo, PoolProfile, profile, read_info
 from replay_service.keys import Keys
 from replay_service.open_pool import OpenPool
 from replay_service.payloads import BesideIndex, Parcel, Payloads, Sharded
-from replay_service.plan import AckStatus, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
+from replay_service.plan import AckStatus, PushError, PushResult, RescoreStatus, SamplePlan, Wait, read_plan
 from replay_service.randomness import ExponentialDraws
-from replay_service.stats import ReplayStats, fetch_stats
+from replay_service.stats import ReplayStats, read_stats
 from replay_service.waiting import polls
 
 _LARGEST_BATCH = 10_000
@@ -64,6 +66,7 @@ class Replay:
             shards = [Connection(shard, self._settings) for shard in self._settings.shards]
             self._payloads = Sharded(self._index, shards, self._keys)
         self._draws = ExponentialDraws(seed)
+        self._throttled = False
 
     def __repr__(self) -> str:
         return f"Replay({self._pool})"
@@ -115,7 +118,11 @@ class Replay:
         return self._send([self._pack(group, _facts(group, priority))])[0]
 
     def try_push_many(self, groups: Sequence[TrajectoryGroup], *, priorities: Sequence[float]) -> list[PushResult]:
-        """`try_push` of several groups with one round trip; each is taken or refused by itself. Results align with `groups`."""
+        """`try_push` of several groups with one round trip; each is taken or refused by itself. Results align with `groups`.
+
+        Raises:
+            PushError: some failed; it carries the results of the others.
+        """
         pairs = zip(groups, priorities, strict=True)
         return self._send([self._pack(group, _facts(group, priority)) for group, priority in pairs])
 
@@ -139,7 +146,20 @@ class Replay:
     def restore(self, groups: Sequence[TrajectoryGroup], *, priorities: Sequence[float]) -> list[PushResult]:
         """`try_push_many` of groups that no actor has just made: they wait for nobody and do not count as arrived."""
         pairs = zip(groups, priorities, strict=True)
-        return self._send([self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs])
+        parcels = [self._pack(group, {**_facts(group, priority), "import": True}) for group, priority in pairs]
+        return _push_results(parcels, self._store(parcels))
+
+    def check_size(self, group: TrajectoryGroup) -> None:
+        """Raise what a push would raise of a group that the pool cannot hold, whatever it holds now.
+
+        Raises:
+            CodecError: it cannot be encoded, or is larger than max_group_bytes.
+            ReplayError: it is larger than the whole pool may be.
+        """
+        size = len(self._encode(group))
+        trajectories, most_bytes = self._pool.room()
+        if len(group) > trajectories or size > most_bytes:
+            raise ReplayError(_too_large(group.group_id, len(group), size))
 
     def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
         """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
@@ -222,7 +242,8 @@ class Replay:
         self._pool.open()
         if not group_ids:
             return []
-        scores = self._index.run(lambda client: client.zmscore(self._keys.recent, list(group_ids)))
+        members: list[Any] = [scripts.raw(group_id) for group_id in group_ids]
+        scores = self._index.run(lambda client: client.zmscore(self._keys.recent, members))
         return [score is not None for score in scores]
 
     def get(self, group_id: str) -> TrajectoryGroup | None:
@@ -271,9 +292,16 @@ class Replay:
         self._payloads.collect()
         return ended
 
-    def set_version(self, version: int) -> int:
-        """Tell the pool the learner's version; returns how many groups became too stale and were dropped."""
-        return int(self._pool.script("version", {"version": version})[b"stale"])
+    def set_version(self, version: int, *, drop_newer: bool = False) -> int:
+        """Tell the pool the learner's version; returns how many groups were dropped, as too stale or as newer.
+
+        Args:
+            drop_newer: drop the groups with a token of a later version, which only another run can have left under this
+                namespace; they would count as fresher than anything that this run makes. For the start of a run.
+        """
+        answer = self._pool.script("version", {"version": version, "drop_newer": drop_newer})
+        self._payloads.collect()
+        return int(answer[b"stale"]) + int(answer[b"newer"])
 
     def stats(self) -> ReplayStats:
         """Counters of the pool, in one round trip.
@@ -281,12 +309,7 @@ class Replay:
         Raises:
             ReplayError: there is no such pool.
         """
-        self._pool.open()
-        stats = fetch_stats(self._index, self._keys)
-        if stats is None:
-            self._pool.forget()
-            return self.stats()
-        return stats
+        return read_stats(self._pool.script("stats", {}))
 
     def profile(self) -> PoolProfile:
         """Distributions over the groups; reads the whole index."""
@@ -337,21 +360,57 @@ class Replay:
 
     def _pack(self, group: TrajectoryGroup, facts: Mapping[str, Any]) -> Parcel:
         payload = self._encode(group)
-        arguments = scripts.pack({**facts, "bytes": len(payload), "draw": self._draws.one()})
-        return Parcel(group.group_id, len(group), payload, arguments)
+        arguments = {**facts, "bytes": len(payload), "draw": self._draws.one()}
+        question = scripts.pack({**arguments, "ask": True})
+        return Parcel(group.group_id, len(group), payload, scripts.pack(arguments), question)
 
     def _send(self, parcels: Sequence[Parcel]) -> list[PushResult]:
+        """Push; while the pool asks to wait, send payloads only once it would take them."""
+        answers = [self._store_if_admitted(parcel) for parcel in parcels] if self._throttled else self._store(parcels)
+        return _push_results(parcels, answers)
+
+    def _store_if_admitted(self, parcel: Parcel) -> Any:
+        answer = self._pool.ask(lambda: [self._index.script("push", self._keys.state, parcel.question)])[0]
+        return self._store([parcel])[0] if answer[b"status"] == b"admitted" else answer
+
+    def _store(self, parcels: Sequence[Parcel]) -> list[Any]:
+        """The answers of push.lua, aligned; an error in place of one."""
         answers = self._pool.ask(lambda: self._payloads.push(parcels)) if parcels else []
-        return [_push_result(parcel, answer) for parcel, answer in zip(parcels, answers, strict=True)]
+        self._throttled = any(isinstance(answer, Mapping) and answer[b"status"] == b"throttle" for answer in answers)
+        return answers
 
 
-def _push_result(parcel: Parcel, answer: Mapping[bytes, Any]) -> PushResult:
+def _push_results(parcels: Sequence[Parcel], answers: Sequence[Mapping[bytes, Any] | RedisError]) -> list[PushResult]:
+    """Results, aligned.
+
+    Raises:
+        PushError: a group failed.
+    """
+    pairs = list(zip(parcels, answers, strict=True))
+    failures = [_failure(parcel, answer) for parcel, answer in pairs]
+    results = [None if failure else _push_result(answer) for (_, answer), failure in zip(pairs, failures, strict=True)]
+    if any(failures):
+        raise PushError("; ".join(filter(None, failures)), results)
+    return cast(list[PushResult], results)
+
+
+def _failure(parcel: Parcel, answer: Mapping[bytes, Any] | RedisError) -> str | None:
+    if isinstance(answer, RedisError):
+        return f"group {parcel.group_id!r} was not stored: {answer}"
+    if answer[b"status"] == b"toolarge":
+        return _too_large(parcel.group_id, parcel.trajectories, len(parcel.payload))
+    return None
+
+
+def _too_large(group_id: str, trajectories: int, size: int) -> str:
+    return (
+        f"group {group_id!r} of {trajectories} trajectories and {size} bytes exceeds the whole pool: "
+        "raise replay.capacity or replay.capacity_bytes"
+    )
+
+
+def _push_result(answer: Any) -> PushResult:
     status: Any = answer[b"status"].decode()
-    if status == "toolarge":
-        raise ReplayError(
-            f"group {parcel.group_id!r} of {parcel.trajectories} trajectories and {len(parcel.payload)} bytes exceeds "
-            "the whole pool: raise replay.capacity or replay.capacity_bytes"
-        )
     numbers = {name: int(answer.get(name.encode(), 0)) for name in ("evicted", "have", "need")}
     return PushResult(status=status, **numbers)
 

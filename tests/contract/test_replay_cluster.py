@@ -21,6 +21,7 @@ class Node:
 
     port: int
     client: redis.Redis
+    process: subprocess.Popen[bytes]
 
     @property
     def url(self) -> str:
@@ -42,13 +43,21 @@ def _until(condition: Callable[[], bool], what: str) -> None:
 def _node(binary: Path, folder: Path) -> Iterator[Node]:
     port, bus = free_port(), free_port()
     folder.mkdir()
-    options = {"port": port, "cluster-port": bus, "cluster-enabled": "yes", "save": "", "bind": "127.0.0.1", "dir": folder}
+    options = {
+        "port": port,
+        "cluster-port": bus,
+        "cluster-enabled": "yes",
+        "repl-diskless-sync-delay": 0,
+        "save": "",
+        "bind": "127.0.0.1",
+        "dir": folder,
+    }
     command = [str(binary), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         client = redis.Redis(port=port)
         try:
             _until(lambda: _answers(client), f"the node on port {port} to start")
-            yield Node(port, client)
+            yield Node(port, client, process)
         finally:
             client.close()
             process.kill()
@@ -100,3 +109,38 @@ def test_a_pool_is_found_on_the_node_that_owns_it_and_follows_its_slot(nodes, ma
     assert second.client.dbsize() == 0
     assert pool.clear() > 0
     assert first.client.dbsize() == 0
+
+
+@pytest.fixture
+def three(server_binary: Path, tmp_path: Path) -> Iterator[tuple[Node, Node, Node]]:
+    """A node without slots that no longer waits for others, the owner of every slot, and the owner's replica."""
+    with contextlib.ExitStack() as stack:
+        plain, owner, replica = (stack.enter_context(_node(server_binary, tmp_path / name)) for name in ("a", "b", "c"))
+        for node in (owner, replica):
+            bus = node.client.config_get("cluster-port")["cluster-port"]
+            plain.client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        owner.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        for node in (plain, owner, replica):
+            _until(lambda at=node: _sees(at, 3), "the cluster")
+        replica.client.execute_command("CLUSTER", "REPLICATE", owner.ident)
+        _until(lambda: replica.client.info("replication").get("master_link_status") == "up", "the replica")
+        yield plain, owner, replica
+
+
+def _sees(node: Node, nodes: int) -> bool:
+    facts = node.client.execute_command("CLUSTER", "INFO")
+    return b"cluster_state:ok" in facts and f"cluster_known_nodes:{nodes}".encode() in facts
+
+
+@pytest.mark.parametrize("configured", ["another node", "the node that dies"])
+def test_clients_find_the_replica_that_took_over_from_a_dead_owner(three, make_pool, make_group, configured) -> None:
+    plain, owner, replica = three
+    pool = make_pool(at=(plain if configured == "another node" else owner).url)
+    assert pool.push(make_group("before"), priority=1).status == "ok"
+    _until(lambda: replica.client.dbsize() == owner.client.dbsize(), "the replica to catch up")
+    owner.process.kill()
+    owner.process.wait()
+    replica.client.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    assert pool.push(make_group("after"), priority=1).status == "ok"
+    assert {entry.group_id for entry in pool.sample("s", 2).entries} == {"before", "after"}
+    assert pool.ack("s", priorities={}) == "ok"

@@ -141,7 +141,7 @@ def _verify(pool: Replay, raw: redis.Redis, folder: Path, capacity: int) -> str:
     assert stats.inserted == 2 * len(order)  # none was counted twice
     assert stats.groups + stats.evicted == len(order)
     assert {sequence[name] for name in held} == set(range(len(order) - stats.groups, len(order)))  # the newest: evicted by rule
-    groups = list(pool.iterate(list(held)))
+    groups = pool.fetch(list(held))
     assert [group.group_id for group in groups] == list(held)  # every payload is there and whole
     assert stats.bytes == sum(info.bytes for info in held.values())
     assert stats.trajectories == 2 * stats.groups == min(2 * len(order), capacity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass, field
 
@@ -102,8 +103,23 @@ class Model:
             for other in [key for key, value in self.groups.items() if value.task == member.task]:
                 self.remove(other)
         self.groups[name] = member
+        self.evict()
+
+    def evict(self) -> None:
         while sum(value.size for value in self.groups.values()) > self.limits.capacity:
             self.remove(min(self.groups, key=lambda key: self.rank(self.groups[key])))
+
+    def reopen(self, limits: ReplaySettings) -> None:
+        became_strict = limits.newest_per_task and not self.limits.newest_per_task
+        self.limits = limits
+        for name, member in list(self.groups.items()):
+            if limits.max_uses and member.uses >= limits.max_uses and not member.leases:
+                self.remove(name)
+        if became_strict:
+            newest = {m.task: n for n, m in sorted(self.groups.items(), key=lambda item: item[1].sequence)}
+            for name in set(self.groups) - set(newest.values()):
+                self.remove(name)
+        self.evict()
 
     def rank(self, member: Member) -> tuple[float, int]:
         match self.limits.eviction:
@@ -243,6 +259,23 @@ class PoolMachine(RuleBasedStateMachine):
         self.model.release(batch, expired=True)
         self.model.drop_stale()
         assert self.pool.ack(batch, priorities={}) == "late"
+
+    @rule(capacity=st.sampled_from([6, 12]), newest=st.booleans(), uses=st.sampled_from([None, 1, 2]))
+    def reopen(self, capacity, newest, uses):
+        rules = dataclasses.replace(self.model.limits, capacity=capacity, newest_per_task=newest, max_uses=uses)
+        self.pool.close()
+        self.pool = Replay(self.url, self.namespace, rules, seed=1)
+        self.pool.check()
+        self.model.reopen(rules)
+
+    @precondition(lambda self: self.model.groups)
+    @rule()
+    def drop_newer(self):
+        newer = [name for name, member in self.model.groups.items() if member.version > self.model.version]
+        assert self.pool.set_version(self.model.version, drop_newer=True) >= len(newer)
+        self.model.drop_stale()
+        for name in newer:
+            self.model.remove(name)
 
     @rule(step=st.integers(-1, 2))
     def advance(self, step):

@@ -263,6 +263,6 @@ def test_large_batches(make_pool, make_group):
     assert len({entry.group_id for entry in plan.entries}) == 2500
     assert pool.ack("b", priorities={entry.group_id: 0.5 for entry in plan.entries}) == "ok"
     pool.sample("rest", 3000)
-    pool._index.run(lambda client: client.zadd(pool._keys.leases, {"rest": 1}))
+    pool._index.run(lambda client: client.zadd(pool._keys.state[:-2] + "ls", {"rest": 1}))
     assert pool.reap() == 1
     assert pool.stats().never_sampled == 500

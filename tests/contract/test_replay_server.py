@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -92,16 +93,44 @@ def test_stop_is_graceful_and_repeatable(server_binary, tmp_path):
     assert "bye bye" in server.log_path.read_text()
 
 
-def test_restarts_are_bounded(server_binary, tmp_path):
+def test_restarts_are_bounded(server_binary, tmp_path, caplog):
     with ReplayServer(tmp_path, binary=server_binary, max_restarts=0) as server:
         pid = server.pid
+        assert server.failure is None
         os.kill(pid, signal.SIGKILL)
         assert gone(pid)
         time.sleep(0.5)
         assert server.pid is None
         pool = Replay(server.url, "pool", ReplaySettings(reconnect_s=0.2))
-        with pytest.raises(ReplayError, match=r"redis://127\.0\.0\.1:\d+/0 could not be reached for 0\.2 s"):
+        with pytest.raises(ReplayError, match=r"redis://127\.0\.0\.1:\d+ could not be reached for 0\.2 s"):
             pool.check()
+        assert "died 1 times and is not started again; its log ends: " in str(server.failure)
+        assert str(server.failure) in caplog.text
+
+
+@pytest.mark.parametrize("name", ["sp ace", 'quo"te', "it's", "back\\slash", "new\nline", "hash#", "dollar$x", "ünï"])
+def test_any_folder_will_do(server_binary, tmp_path, make_group, name):
+    with ReplayServer(tmp_path / name, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        assert pool.push(make_group("g"), priority=1).status == "ok"
+    assert (tmp_path / name / "appendonlydir").is_dir()
+    assert "bye bye" in server.log_path.read_text()
+
+
+def test_a_server_that_hangs_is_given_up_after_reconnect_s(server_binary, tmp_path, make_group):
+    with (
+        ReplayServer(tmp_path, binary=server_binary) as server,
+        Replay(server.url, "pool", dataclasses.replace(RULES, reconnect_s=1.0)) as pool,
+    ):
+        pool.check()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            start = time.monotonic()
+            with pytest.raises(ReplayError, match="could not be reached for 1 s"):
+                pool.push(make_group("g"), priority=1)
+            assert 0.9 < time.monotonic() - start < 4
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert pool.push(make_group("g"), priority=1).status in ("ok", "dup")  # the first one may have arrived
 
 
 @pytest.mark.parametrize("start_in", ["main thread", "thread that ends"])
@@ -186,6 +215,33 @@ def test_out_of_memory_writes_nothing(server_binary, tmp_path, make_group):
         assert pool.sample("b", 4)
         pool.prune([f"g{i}" for i in range(stored)])
         assert pool.push(make_group(f"g{stored}", tokens=20_000), priority=1).status == "ok"
+
+
+def test_out_of_memory_only_pushes_fail(server_binary, tmp_path, make_group):
+    with (
+        ReplayServer(tmp_path, binary=server_binary) as server,
+        Replay(server.url, "pool", RULES) as pool,
+        redis.Redis.from_url(server.url) as raw,
+    ):
+        for i in range(8):
+            pool.push(make_group(f"g{i}", version=i // 2), priority=1)
+        pool.sample("before", 2)
+        raw.config_set("maxmemory", 1_000_000)
+        with pytest.raises(ReplayError, match="out of memory, nothing was written"):
+            pool.push(make_group("g8"), priority=1)
+        with Replay(server.url, "pool") as other:
+            assert other.stats().groups == 8
+        assert pool.set_version(3) == 0
+        assert pool.stats().version == 3
+        assert len(pool.sample("b", 2)) == 2
+        assert pool.ack("b", priorities={"g0": 2.0}) == "ok"
+        assert pool.reap() == 0
+        assert pool.prune(["g0", "g1"]) == 2
+        assert pool.fetch(["g1", "g7"])[1].group_id == "g7"
+        assert pool.set_version(3, drop_newer=True) == 0
+        raw.config_set("maxmemory", 0)
+        assert pool.push(make_group("g8"), priority=1).status == "ok"
+        assert pool.stats().groups == 7
 
 
 def test_a_server_that_would_evict_is_refused(server_binary, tmp_path):
