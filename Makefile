@@ -12,11 +12,11 @@ PYTHON ?= $(firstword $(foreach candidate,python3.11 python3 $(VENV)/python,$(sh
 .PHONY: help install demo test slow lint bench results clean
 help:
 	@echo 'make install   the CPU stack into .venv, about 2 minutes and 4 GB'
-	@echo 'make demo      train the demo agent'
-	@echo 'make test      all tests but those marked slow'
+	@echo 'make demo      train the demo agent, about 10 minutes; ARGS="run.seed=1" overrides keys of its config'
+	@echo 'make test      all tests but those marked slow; ARGS="tests/unit" for a part of them'
 	@echo 'make slow      the tests marked slow: minutes each'
 	@echo 'make lint      ruff, mypy, import rules, wheel build'
-	@echo 'make bench     the benchmarks of speed'
+	@echo 'make bench     the benchmarks of speed: environments, tool cache, learner, replay'
 	@echo 'make results   the demo over three seeds beside learning rate 0, about 40 minutes'
 	@echo 'make clean     remove .venv, caches and build output; runs/ stays'
 

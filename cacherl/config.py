@@ -36,8 +36,8 @@ from cacherl.section import Section
 class RunSection(Section):
     """What the run is called, where it writes and when it ends."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: int = Field(0, ge=0, lt=2**32)
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of its folder within dir")
+    seed: int = Field(0, ge=0, lt=2**32, description="of tasks, their worlds, the noise of tools and initial weights")
     dir: Path = Path("runs")
     if_exists: Literal["error", "replace", "resume"] = Field(
         "error", description="what to do with an earlier run of the same name; resume begins one if there is none"
@@ -65,7 +65,7 @@ class TinyModelSection(Section):
 class ModelSection(Section):
     """The policy's model: a Hugging Face folder, or a tiny one when path is null."""
 
-    path: Path | None = None
+    path: Path | None = Field(None, description="Hugging Face folder; null: a tiny model is built")
     tiny: TinyModelSection = TinyModelSection()
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_length: int = Field(512, ge=16, description="tokens of one trajectory, prompt included")
@@ -152,7 +152,7 @@ class EnvSection(Section):
     )
     transient_failure_rate: float = Field(0.1, ge=0, lt=1, description="share of tool calls that fail once, seeded")
     latency_s: float = Field(0.0, ge=0, description="mean simulated seconds of a tool call")
-    max_turns: int = Field(16, ge=1)
+    max_turns: int = Field(16, ge=1, description="turns after which an episode is cut off")
     tool_cache: ToolCacheSection = ToolCacheSection()
     sandbox: SandboxSection = SandboxSection()
 
@@ -182,7 +182,7 @@ class RolloutSection(Section):
     """How episodes are sampled."""
 
     group_size: int = Field(8, ge=1, description="siblings of one task")
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, description="of training episodes; evaluation is greedy")
     max_new_tokens: int = Field(48, ge=1, description="sampled tokens of one turn")
     episode_timeout_s: float = Field(120.0, gt=0, description="seconds in engine and tools; event-loop lag not counted")
     max_retries: int = Field(2, ge=0, description="attempts to repeat a member that failed for infrastructure reasons")
@@ -194,19 +194,19 @@ class ActorsSection(Section):
 
     count: int = Field(1, ge=1)
     groups_in_flight: int = Field(8, ge=1, description="groups that one actor keeps running")
-    cpus_per_actor: float = Field(1.0, ge=0)
+    cpus_per_actor: float = Field(1.0, ge=0, description="that Ray reserves")
     gpus_per_actor: int = Field(0, ge=0, description="also the engine's tensor-parallel size when > 1")
     threads: int = Field(1, ge=1, description="CPU threads of one engine")
     kv_cache_gib: int = Field(1, ge=1, description="KV cache of one engine on CPU, in GiB")
-    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1, description="share of a GPU's memory that its engine takes")
     max_restarts: int = Field(3, ge=0, description="restarts of one actor before the run fails")
-    start_deadline_s: float = Field(600.0, gt=0)
+    start_deadline_s: float = Field(600.0, gt=0, description="seconds for resources to be granted, and for engines to start")
 
 
 class WarmStartSection(Section):
     """Supervised training on demonstrations before the first update, and what is in the pool by then."""
 
-    updates: int = Field(0, ge=0)
+    updates: int = Field(0, ge=0, description="supervised updates; 0: no warm start")
     source: Literal["teacher", "transcripts", "replay"] = Field(
         "teacher", description="of demonstrations: the environment's scripted teacher, or a file (path)"
     )
@@ -221,7 +221,7 @@ class WarmStartSection(Section):
     sloppiness: float = Field(
         0.0, ge=0, lt=1, description="chance that the teacher stops early at a hop or gives up on a failure"
     )
-    cache_dir: Path = Path("~/.cache/cacherl")
+    cache_dir: Path = Field(Path("~/.cache/cacherl"), description="of earlier warm starts, for runs with the same settings")
 
     @model_validator(mode="after")
     def _used(self) -> WarmStartSection:
@@ -270,14 +270,16 @@ class LoraSection(Section):
 class LearnerSection(Section):
     """The DeepSpeed group."""
 
-    workers: int = Field(1, ge=1)
-    cpus_per_worker: float = Field(1.0, ge=0)
-    gpus_per_worker: int = Field(0, ge=0, le=1)
+    workers: int = Field(1, ge=1, description="ranks")
+    cpus_per_worker: float = Field(1.0, ge=0, description="that Ray reserves")
+    gpus_per_worker: int = Field(0, ge=0, le=1, description="0: on CPU")
     threads: int = Field(1, ge=1, description="CPU threads of one rank while actors run")
     warm_start_threads: int | None = Field(
         None, ge=1, description="CPU threads of one rank before they run; null: all cores shared"
     )
-    zero_stage: Literal[0, 1, 2, 3] = 0
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="what is partitioned over the ranks: optimizer's state (1), gradients too (2), weights too (3)"
+    )
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")
     mini_batch_size: int | None = Field(
@@ -298,12 +300,12 @@ class LearnerSection(Section):
     betas: tuple[float, float] = Field((0.9, 0.999), description="of AdamW")
     adam_epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="global norm that gradients are clipped to")
     grad_spike: float | None = Field(
         None, gt=1, description="multiple of the recent mean gradient norm above which a step is skipped; null: never"
     )
-    start_deadline_s: float = Field(600.0, gt=0)
-    update_deadline_s: float = Field(1800.0, gt=0)
+    start_deadline_s: float = Field(600.0, gt=0, description="seconds for the ranks to load the model")
+    update_deadline_s: float = Field(1800.0, gt=0, description="seconds of one update, or one checkpoint")
 
     @model_validator(mode="after")
     def _possible(self) -> LearnerSection:
@@ -331,9 +333,9 @@ class WeightsSection(Section):
 class EvalSection(Section):
     """Greedy evaluation on held-out tasks."""
 
-    tasks: int = Field(200, ge=1)
+    tasks: int = Field(200, ge=1, description="held-out tasks, the same ones every time")
     every: int = Field(10, ge=1, description="updates between evaluations; also at the start and the end")
-    deadline_s: float = Field(600.0, gt=0)
+    deadline_s: float = Field(600.0, gt=0, description="seconds of one evaluation")
 
 
 class CheckpointSection(Section):
@@ -351,8 +353,8 @@ class CheckpointSection(Section):
 class MetricsSection(Section):
     """Where metrics go besides the console."""
 
-    jsonl: bool = True
-    tensorboard: bool = True
+    jsonl: bool = Field(True, description="metrics.jsonl of the run's folder, which the report is made of")
+    tensorboard: bool = Field(True, description="tensorboard/ of the run's folder")
     ray: bool = Field(True, description="export through ray.util.metrics")
 
 
@@ -384,7 +386,7 @@ class RayClusterSection(Section):
     """Which Ray cluster to run on."""
 
     address: str | None = Field(None, description="null: the job's cluster, else a local one started with the run")
-    dashboard: bool = True
+    dashboard: bool = Field(True, description="of a local cluster")
     autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of refusing a larger run")
 
 
@@ -563,7 +565,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     with _blamed_on("overrides"):
         for override in overrides:
             if "=" not in override:
-                raise ConfigError(f"override {override!r} must have the form section.key=value")
+                raise ConfigError(f"override {override!r} must have the form section.key=value; a file goes with --config")
         merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
     with _blamed_on(str(path or "overrides")):
         raw = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)

@@ -39,7 +39,7 @@ class AdvantageSection(Section):
         description="divide by the group's standard deviation (GRPO), or only centre; loo and dr_grpo only centre; gae: "
         "standardise over the batch",
     )
-    epsilon: float = Field(1e-6, gt=0)
+    epsilon: float = Field(1e-6, gt=0, description="added to that standard deviation")
     zero_variance: Literal["outcome", "return"] = Field("outcome", description="what must differ within a trained group")
     baseline: Baseline = Field(
         "frozen",
@@ -90,7 +90,7 @@ class LossSection(Section):
     dual_clip: float | None = Field(None, gt=1, description="limit of the ratio where the advantage is negative; usual: 3")
     aggregation: Aggregation = Field("token", description="one mean over tokens, mean of row means, or sum over a constant")
     constant_length: int | None = Field(None, ge=1, description="tokens of that constant per row; null: model.max_length")
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(0.0, ge=0, description="weight of a reward for entropy")
     foreign_gamma: float = Field(
         0.1, gt=0, description="tokens of demonstrations and random policies count ratio / (ratio + this), unclipped"
     )
@@ -157,8 +157,8 @@ class KLSection(Section):
     target: float | None = Field(None, gt=0, description="nats per token that the weight adapts towards; null: it stays")
     rate: float = Field(0.1, gt=0, le=1, description="largest change of the weight per update is a fifth of this")
     surge: float = Field(4.0, gt=1, description="times the target at which the weight doubles at once")
-    coef_min: float = Field(1e-5, gt=0)
-    coef_max: float = Field(10.0, gt=0)
+    coef_min: float = Field(1e-5, gt=0, description="least weight that it adapts to")
+    coef_max: float = Field(10.0, gt=0, description="largest weight that it adapts to")
 
     @model_validator(mode="after")
     def _all_used(self) -> KLSection:

@@ -1,6 +1,6 @@
 """Metric names with units and reductions, and the sinks they are written to.
 
-A metric is declared once, in `METRICS` or with `declare`; recording an undeclared name is an error, so that every
+A metric is declared once, in the table below or with `declare`; recording an undeclared name is an error, so that every
 number a user sees has a unit and a sentence that says what it means.
 """
 

@@ -24,7 +24,7 @@ class ReplaySettings:
     Attributes:
         url: redis:// or rediss:// URL; None starts an embedded server with the run.
         shards: URLs of further servers; when given, payloads are spread over them and `url` holds the index only.
-        namespace: prefix of every key; None takes the run's name.
+        namespace: prefix of every key; None: one of the run's own, which its identity.json names.
         username: of the server, unless the URL names one.
         password_env: environment variable that holds the password, so that no file of the run does.
         ca_file: certificate authority that rediss:// servers are checked against; None: the system's.
@@ -36,8 +36,8 @@ class ReplaySettings:
         clear_share: that share of the groups.
         priority: what makes a group worth training on again: 'advantage' mean |advantage|, faded by how far the policy has left
             it, 'return' |mean return - running mean|, 'extreme' the member furthest from it in standard deviations, 'constant'
-            the same for all, 'td_error' where a critic exists, or a function of yours as 'package.module.function' that
-            takes `replay_service.priorities.Signals` and returns a number >= 0.
+            the same for all, or a function of yours as 'package.module.function' that takes
+            `replay_service.priorities.Signals` and returns a number >= 0.
         priority_exponent: groups are drawn in proportion to priority ** exponent; 0 is uniform.
         importance_sampling: weight the loss by (N * P) ** -beta / max against the sampling bias.
         importance_base: P is a group's probability in a single draw, or of its inclusion in the batch (with beta 1 the

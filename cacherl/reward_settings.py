@@ -134,8 +134,8 @@ class ComponentSection(Section):
 class RewardSection(Section):
     """Weights of the reward's components, in reward units. A weight of 0 leaves its component out."""
 
-    success: float = Field(1.0, gt=0)
-    failure: float = 0.0
+    success: float = Field(1.0, gt=0, description="for outcome 1")
+    failure: float = Field(0.0, description="for outcome 0; linear between")
     tool_use: float = Field(0.05, ge=0, description="a needed call with valid arguments, first time only")
     tool_misuse: float = Field(-0.1, le=0, description="an irrelevant or invalid call")
     result_utilization: float = Field(0.0, ge=0, description="a turn that uses the result of an earlier one, once per result")
@@ -148,7 +148,7 @@ class RewardSection(Section):
     overlong: OverlongSection = OverlongSection()
     judge: JudgeSection = JudgeSection()
     shaping: float = Field(0.0, ge=0, description="weight of the potential-based shaping; needs an estimator with a critic")
-    components: tuple[ComponentSection, ...] = ()
+    components: tuple[ComponentSection, ...] = Field((), description="parts of your own: path, name, weight, settings")
     normalize: tuple[str, ...] = Field(
         (), description="parts divided by their largest magnitude within the group, so that their weight is their scale"
     )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.console import Console
 
 from cacherl.config import RunConfig, load_config
 from cacherl.errors import CacheRLError, ConfigError
+from deploy.config_text import annotated
 from deploy.env_cli import app as env_app
 from deploy.replay_cli import app as replay_app
 from deploy.tune_cli import tune
@@ -20,10 +20,12 @@ from envs.preflight import ready_source
 app = typer.Typer(help="Reinforcement learning of tool-calling agents with durable, prioritized replay.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
 app.add_typer(replay_app, name="replay")
-app.command()(tune)
 
 ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; without it every key has its default.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides such as learner.lr=1e-4", metavar="[KEY=VALUE]...")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Overrides such as learner.lr=1e-4; `cacherl config` explains every key.", metavar="[KEY=VALUE]..."),
+]
 
 
 @app.callback()
@@ -55,6 +57,9 @@ def resume(
     _train(load_config(config, [*(overrides or ()), *place]))
 
 
+app.command()(tune)
+
+
 def _train(settings: RunConfig) -> None:
     ready_source(settings.env)  # a broken one is refused here, before the libraries of the run take seconds to load
     from deploy.launch import run_training
@@ -76,9 +81,8 @@ def _train(settings: RunConfig) -> None:
 
 @app.command("config")
 def show_config(config: ConfigPath = None, overrides: Overrides = None) -> None:
-    """Print the complete configuration, every key with its value."""
-    settings = load_config(config, overrides or ())
-    typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+    """Print the complete configuration: every key with its value and meaning, as a file for --config."""
+    typer.echo(annotated(load_config(config, overrides or ())), nl=False)
 
 
 @app.command()

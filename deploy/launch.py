@@ -41,7 +41,7 @@ from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
-from deploy.warm_start import WarmStart, base_model
+from deploy.warm_start import WarmStart, base_model, require_inputs
 from envs.base import TaskSource
 from envs.preflight import ready_source
 from learner.group import LearnerGroup
@@ -86,6 +86,7 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
     source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
     composer_of(config, source)
     FreshPriority(config)
+    require_inputs(config)
     with sole_session(config):
         directory = RunDirectory(config)
         checkpoint = _store(config, directory).newest() if directory.resumed else None

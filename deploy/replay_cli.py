@@ -27,7 +27,7 @@ from replay_service.store import Replay
 
 app = typer.Typer(help="Look into a replay pool, also one in use, move it, and delete it.", no_args_is_help=True)
 
-Pool = Annotated[str, typer.Option("--namespace", "-n", help="The pool: replay.namespace, by default the run's name.")]
+Pool = Annotated[str, typer.Option("--namespace", "-n", help="The pool: replay.namespace, or as the run's identity.json says.")]
 Url = Annotated[
     str | None, typer.Option("--url", help="redis:// or rediss:// URL; by default CACHERL_REPLAY_URL, then the config's.")
 ]

@@ -69,7 +69,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Folder of the log files of the driver, the actors, the learner ranks and the replay server."""
+        """Folder of the log files of the driver, the actors and the learner ranks; the replay server's is in `replay`."""
         return self.path / "logs"
 
     @property

@@ -35,19 +35,27 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def base_model(config: RunConfig, source: TaskSource, directory: Path) -> Path:
-    """The Hugging Face folder before any training: `model.path`, or a tiny model built in `directory`.
+def require_inputs(config: RunConfig) -> None:
+    """Look for the files that a run begins with, before an earlier run makes room for it.
 
     Raises:
-        ConfigError: model.path is not such a folder.
+        ConfigError: model.path is not a Hugging Face folder, or warm_start.path or warm_start.prefill names no file.
     """
+    model, warm_start = config.model.path, config.warm_start
+    if model is not None and not (model.expanduser() / "config.json").is_file():
+        raise ConfigError(f"model.path: {model} is not a Hugging Face model folder (no config.json in it)")
+    prefill = None if config.run.if_exists == "resume" else warm_start.prefill  # a run that goes on has its pool already
+    for key, path in (("path", warm_start.path), ("prefill", prefill)):
+        if path is not None and not path.expanduser().is_file():
+            raise ConfigError(f"warm_start.{key}: there is no file {path}")
+
+
+def base_model(config: RunConfig, source: TaskSource, directory: Path) -> Path:
+    """The Hugging Face folder before any training: `model.path`, or a tiny model built in `directory`."""
     if config.model.path is None:
         build_tiny_model(directory, source, config.model.tiny, max_length=config.model.max_length, seed=config.run.seed)
         return directory
-    path = config.model.path.expanduser().resolve()
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"model.path: {path} is not a Hugging Face model folder (no config.json in it)")
-    return path
+    return config.model.path.expanduser().resolve()
 
 
 class WarmStart:
@@ -63,8 +71,6 @@ class WarmStart:
         self._source = source
         self._base = base
         self._kept = kept
-        if (path := config.warm_start.path) is not None and not path.expanduser().is_file():
-            raise ConfigError(f"warm_start.path: there is no file {path}")
         self._cached = config.warm_start.cache_dir.expanduser().resolve() / "warm_start" / self._key()
 
     @property

@@ -30,7 +30,9 @@ def add_adapter(policy: nn.Module, settings: LoraSection) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
-        raise ConfigError("learner.lora.rank needs the package peft: pip install 'cacherl[lora]', or set it to 0") from None
+        raise ConfigError(
+            "learner.lora.rank needs the package peft: pip install '.[lora]' in the project's folder, or set it to 0"
+        ) from None
     targets = ALL_LINEAR if settings.targets == (ALL_LINEAR,) else list(settings.targets)
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets, bias="none")
     try:

@@ -186,7 +186,7 @@ def require_packages() -> None:
         ConfigError: a package of the extra 'tune' is not installed.
     """
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        raise ConfigError(f"`cacherl tune` needs {', '.join(missing)}: pip install 'cacherl[tune]'")
+        raise ConfigError(f"`cacherl tune` needs {', '.join(missing)}: pip install '.[tune]' in the project's folder")
 
 
 def load_objective(path: str) -> Callable[[RunConfig], Any]:

@@ -65,7 +65,9 @@ class McpToolkit:
         try:
             import mcp  # noqa: F401
         except ImportError:
-            raise ConfigError(f"toolkit {name!r}: MCP servers need the package mcp; install cacherl[mcp]") from None
+            raise ConfigError(
+                f"toolkit {name!r}: MCP servers need the package mcp; pip install '.[mcp]' in the project's folder"
+            ) from None
         self.name = name
         self._server = server
         self._env = dict(env or {})

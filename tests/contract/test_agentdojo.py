@@ -91,5 +91,5 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_package")
 def test_without_the_package_the_message_says_how_to_install_it() -> None:
-    with pytest.raises(ConfigError, match=r"needs the package agentdojo; install them with: pip install --no-deps agentdojo=="):
+    with pytest.raises(ConfigError, match=r"needs the package agentdojo; install it with: pip install --no-deps agentdojo=="):
         dojo_source(EnvSection())

@@ -217,7 +217,7 @@ def test_a_snapshot_resumes(source: SuiteSource[Entry]) -> None:
 def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envs.adapters.bfcl.package.importlib.util.find_spec", lambda name: None)
     entries.cache_clear()
-    with pytest.raises(ConfigError, match=r"needs the package bfcl-eval; install them with: pip install --no-deps bfcl-eval=="):
+    with pytest.raises(ConfigError, match=r"needs the package bfcl-eval; install it with: pip install --no-deps bfcl-eval=="):
         bfcl_source(EnvSection())
 
 

@@ -221,7 +221,7 @@ def test_a_command_that_is_no_mcp_server_is_a_fault_that_names_it() -> None:
 
 def test_without_the_package_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ConfigError, match=r"MCP servers need the package mcp; install cacherl\[mcp\]"):
+    with pytest.raises(ConfigError, match=r"MCP servers need the package mcp; pip install '\.\[mcp\]'"):
         McpToolkit("any", ["server"])
 
 

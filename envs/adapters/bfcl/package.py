@@ -112,7 +112,7 @@ def read_call(text: str) -> PlannedCall:
     return PlannedCall(name=node.func.id, arguments=json.loads(compact(arguments)))
 
 
-_INSTALL = "install them with: pip install --no-deps bfcl-eval==2026.3.23 mpmath"
+_INSTALL = "install it with: pip install --no-deps bfcl-eval==2026.3.23 mpmath"
 
 
 def _folder() -> Path:
