@@ -456,10 +456,10 @@ class RunConfig(Section):
                     raise ValueError(
                         f"replay.{name} is for a server of yours, replay.url; the embedded one has its own password"
                     )
-        if self.replay.priority == "td_error":
+        if self.replay.priority == "td_error" and self.advantage.estimator not in WITH_CRITIC:
             raise ValueError(
-                "replay.priority 'td_error' needs a critic where groups are collected, and actors have none; take 'advantage', "
-                "which with advantage.estimator gae is the critic's once a group was trained on"
+                f"replay.priority 'td_error' needs a critic: set advantage.estimator to {' or '.join(WITH_CRITIC)}, "
+                "or take priority 'advantage'"
             )
         return self
 

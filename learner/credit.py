@@ -57,12 +57,20 @@ def critic_advantages(trajectory: Trajectory, values: Array, settings: Advantage
     Args:
         values: float64 [S], the critic's estimate before each sampled token; a turn's is that before its first one.
     """
+    lengths, before = turn_lengths(trajectory), _before_turns(trajectory, values)
+    advantages = turn_advantages(turn_rewards(trajectory), before, gamma=settings.gamma, lam=settings.lam)
+    return np.repeat(advantages, lengths), np.repeat(advantages + before, lengths)
+
+
+def td_errors(trajectory: Trajectory, values: Array, gamma: float) -> Array:
+    """float64 [K], ``r_k + gamma V_{k+1} - V_k`` of each turn by the critic's `values`, float64 [S] as above."""
+    return turn_advantages(turn_rewards(trajectory), _before_turns(trajectory, values), gamma=gamma, lam=0.0)
+
+
+def _before_turns(trajectory: Trajectory, values: Array) -> Array:
     lengths = turn_lengths(trajectory)
     starts = np.minimum(np.cumsum([0, *lengths[:-1]], dtype=np.int64), max(len(values) - 1, 0))
-    before = values[starts] if len(values) else np.zeros(len(lengths))
-    rewards = turn_rewards(trajectory)
-    advantages = turn_advantages(rewards, before, gamma=settings.gamma, lam=settings.lam)
-    return np.repeat(advantages, lengths), np.repeat(advantages + before, lengths)
+    return values[starts] if len(values) else np.zeros(len(lengths))
 
 
 def turn_rewards(trajectory: Trajectory) -> list[float]:

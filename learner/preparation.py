@@ -12,7 +12,7 @@ from cacherl.config import RunConfig
 from cacherl.trajectory import TrajectoryGroup
 from learner.batch import Row, row_of
 from learner.correction import correct
-from learner.credit import critic_advantages, member_advantages, token_advantages
+from learner.credit import critic_advantages, member_advantages, td_errors, token_advantages
 from learner.engine import PolicyEngine
 from learner.scoring import Scores, score
 from replay_service.plan import PlanEntry
@@ -27,10 +27,12 @@ class Prepared:
     Attributes:
         rows: one per member of each group, in order.
         advantages: float64 [n] aligned to `rows`, of each as a whole.
+        td_errors: the critic's error in each turn, per row; empty without a critic.
     """
 
     rows: list[Row]
     advantages: npt.NDArray[np.float64]
+    td_errors: Sequence[npt.NDArray[np.float64]] = ()
 
 
 class Preparation:
@@ -54,14 +56,23 @@ class Preparation:
         if self._corrects or self._weighted or self._critic:
             scores = score(self._engine, rows, self._config.learner)
         groups = [group for _, group in sampled]
+        errors: list[npt.NDArray[np.float64]] = []
         if self._critic:
+            errors = self._errors(groups, scores.values)
             advantages, rows = self._valued(groups, rows, scores.values)
         else:
             advantages = self._advantages(groups, rows, scores.logprobs)
         rows = [replace(row, advantages=values.astype(np.float32)) for row, values in zip(rows, advantages, strict=True)]
         if self._corrects:
             rows = correct(rows, scores.logprobs, self._config.correction, self._engine.gather)
-        return Prepared(rows=rows, advantages=member_advantages(advantages))
+        return Prepared(rows=rows, advantages=member_advantages(advantages), td_errors=errors)
+
+    def _errors(
+        self, groups: Sequence[TrajectoryGroup], values: Sequence[npt.NDArray[np.float32]]
+    ) -> list[npt.NDArray[np.float64]]:
+        members = [member for group in groups for member in group.trajectories]
+        gamma = self._config.advantage.gamma
+        return [td_errors(one, old.astype(np.float64), gamma) for one, old in zip(members, values, strict=True)]
 
     def _valued(
         self, groups: Sequence[TrajectoryGroup], rows: Sequence[Row], values: Sequence[npt.NDArray[np.float32]]

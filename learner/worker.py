@@ -261,10 +261,16 @@ class LearnerWorker:
         log_ratios = np.where([row.foreign for row in prepared.rows], 0.0, result.log_ratios)
         cuts = np.cumsum([len(group) for _, group in sampled])[:-1]
         parts = zip(sampled, np.split(prepared.advantages, cuts), np.split(log_ratios, cuts), strict=True)
+        errors = iter(prepared.td_errors)
         for (entry, group), values, part in parts:
             if entry.uses == 0:
                 self._prioritizer.fresh(values, group.returns)  # its returns become part of what later ones are judged by
-            priorities[group.group_id] = self._prioritizer.trained(values, group.returns, np.exp(part))
+            priorities[group.group_id] = self._prioritizer.trained(
+                values,
+                group.returns,
+                ratios=np.exp(part),
+                td_errors=np.concatenate([next(errors) for _ in group.trajectories]) if prepared.td_errors else None,
+            )
             divergences[group.group_id] = float(np.abs(part).mean())
         return priorities, divergences
 

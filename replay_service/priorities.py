@@ -27,7 +27,8 @@ class Signals:
         returns: [G], total rewards.
         ratios: [G], geometric-mean token ratio of the current policy over the behaviour policy; None: not trained on yet.
         mean_return, std_return: running statistics over earlier groups.
-        td_errors: [turns of all members], where a critic exists; else None.
+        td_errors: [turns of all members] by the critic; before it has judged the group, [G] those of a critic that knows
+            only the running mean; None after training without one.
     """
 
     advantages: FloatArray
@@ -170,20 +171,23 @@ class Prioritizer:
 
     def fresh(self, advantages: FloatArray, returns: FloatArray) -> float:
         """Priority of a group seen for the first time, judged by what came before it; its returns [G] count from then on."""
-        priority = self.trained(advantages, returns, None)
+        priority = self.trained(advantages, returns, ratios=None, td_errors=returns - self._seen.mean)
         self._seen = self._seen.with_returns(returns)
         return priority
 
-    def trained(self, advantages: FloatArray, returns: FloatArray, ratios: FloatArray | None) -> float:
+    def trained(
+        self, advantages: FloatArray, returns: FloatArray, *, ratios: FloatArray | None, td_errors: FloatArray | None
+    ) -> float:
         """Priority of a group of G members after an update.
 
         Args:
-            ratios: as `Signals.ratios`.
+            ratios, td_errors: as in `Signals`.
         """
         signals = Signals(
             advantages=advantages,
             returns=returns,
             ratios=ratios,
+            td_errors=td_errors,
             mean_return=self._seen.mean,
             std_return=self._seen.std,
         )

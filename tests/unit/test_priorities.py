@@ -85,5 +85,14 @@ def test_a_prioritizer_judges_by_what_came_before():
     advantages = np.array([-1.0, 1.0])
     assert prioritizer.fresh(advantages, np.array([1.0, 3.0])) == 2.0  # nothing was seen: the mean is 0
     assert prioritizer.fresh(advantages, np.array([2.0, 4.0])) == 1.0
-    assert prioritizer.trained(advantages, np.array([2.5, 2.5]), np.ones(2)) == 0.0
-    assert prioritizer.trained(advantages, np.array([2.0, 4.0]), np.ones(2)) == 0.5
+    assert prioritizer.trained(advantages, np.array([2.5, 2.5]), ratios=np.ones(2), td_errors=None) == 0.0
+    assert prioritizer.trained(advantages, np.array([2.0, 4.0]), ratios=np.ones(2), td_errors=None) == 0.5
+
+
+def test_td_errors_are_the_critics_once_it_has_judged_and_the_means_before():
+    prioritizer = Prioritizer("td_error")
+    ones = np.ones(2)
+    assert prioritizer.fresh(ones, np.array([1.0, 3.0])) == 2.0
+    assert prioritizer.fresh(ones, np.array([1.0, 4.0])) == 1.5  # the mean so far is 2
+    errors = np.array([0.5, -0.25, 0.0])
+    assert prioritizer.trained(ones, np.array([1.0, 4.0]), ratios=ones, td_errors=errors) == 0.25

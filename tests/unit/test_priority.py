@@ -77,8 +77,11 @@ def test_each_priority_ranks_by_what_it_names() -> None:
 def test_an_unknown_priority_is_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"replay\.priority: priority 'size' must be one of advantage, .* or a dotted path"):
         priority_of(replay={"priority": "size"})
-    with pytest.raises(ConfigError, match=r"replay\.priority 'td_error' needs a critic"):
+    with pytest.raises(ConfigError, match=r"replay\.priority 'td_error' needs a critic: set advantage\.estimator to gae"):
         priority_of(replay={"priority": "td_error"})
+    assert priority_of(replay={"priority": "td_error"}, advantage={"estimator": "gae"})(group_of(GOOD, BAD)) == pytest.approx(
+        0.51
+    )
 
 
 def test_it_travels_to_the_actors() -> None:

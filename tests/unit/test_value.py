@@ -17,7 +17,7 @@ from cacherl.learning_settings import AdvantageSection, LossSection, ValueSectio
 from deploy.priority import FreshPriority
 from fakes import group_of, two_turns
 from learner.batch import micro_batches
-from learner.credit import critic_advantages
+from learner.credit import critic_advantages, td_errors
 from learner.loss import CriticTerm, Totals, policy_loss
 from learner.policy_model import load_policy
 from learner.value import turn_advantages, value_loss
@@ -114,3 +114,9 @@ def test_with_a_critic_every_fresh_group_may_be_sampled() -> None:
 def test_settings_without_an_effect_are_refused(sections: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(sections)
+
+
+def test_td_errors_by_hand() -> None:
+    """Rewards 0.03 and 0.98; the critic says 0.5 before the first turn and 0.25 before the second."""
+    errors = td_errors(two_turns(), np.array([0.5, 9.0, 9.0, 0.25, 9.0]), gamma=0.9)
+    np.testing.assert_allclose(errors, [0.03 + 0.9 * 0.25 - 0.5, 0.98 - 0.25])
