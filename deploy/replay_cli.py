@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +21,19 @@ from cacherl.config import load_config
 from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
+from deploy.run_dir import read_identity
 from replay_service.archive import export_pool, import_pool
 from replay_service.contents import GroupInfo
+from replay_service.server import serving
 from replay_service.store import Replay
 
 app = typer.Typer(help="Look into a replay pool, also one in use, move it, and delete it.", no_args_is_help=True)
 
-Pool = Annotated[str, typer.Option("--namespace", "-n", help="The pool: replay.namespace, or as the run's identity.json says.")]
+Run = Annotated[
+    Path | None,
+    typer.Option("--run", "-r", help="The pool of this run's folder; an embedded server that has ended runs for the command."),
+]
+Pool = Annotated[str | None, typer.Option("--namespace", "-n", help="The pool by name: replay.namespace of the run.")]
 Url = Annotated[
     str | None, typer.Option("--url", help="redis:// or rediss:// URL; by default CACHERL_REPLAY_URL, then the config's.")
 ]
@@ -41,9 +47,9 @@ _console = Console()
 
 
 @app.command()
-def stats(namespace: Pool, url: Url = None, config: Config = None, as_json: AsJson = False) -> None:
+def stats(run: Run = None, namespace: Pool = None, url: Url = None, config: Config = None, as_json: AsJson = False) -> None:
     """Counters, and distributions of priority, age, size, staleness and uses."""
-    with _pool(namespace, url, config) as pool:
+    with _pool(run, namespace, url, config) as pool:
         counters = dataclasses.asdict(pool.stats())
         profile = dataclasses.asdict(pool.profile())
     if as_json:
@@ -55,14 +61,15 @@ def stats(namespace: Pool, url: Url = None, config: Config = None, as_json: AsJs
 
 @app.command("list")
 def list_groups(
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """The groups, one a line."""
-    with _pool(namespace, url, config) as pool:
+    with _pool(run, namespace, url, config) as pool:
         infos = sorted(pool.entries(), key=lambda info: -info.sequence)[:limit]
     if as_json:
         for info in infos:
@@ -75,16 +82,17 @@ def list_groups(
 @app.command()
 def show(
     group_id: Annotated[str, typer.Argument(help="As `list` prints it.")],
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """One group: its trajectories turn by turn."""
-    with _pool(namespace, url, config) as pool:
+    with _pool(run, namespace, url, config) as pool:
         group = pool.get(group_id)
     if group is None:
-        raise ConfigError(f"pool {namespace!r} holds no group {group_id!r}; see `cacherl replay list`")
+        raise ConfigError(f"the pool holds no group {group_id!r}; see `cacherl replay list`")
     if as_json:
         typer.echo(json.dumps(_plain(group)))
         return
@@ -103,13 +111,14 @@ def show(
 @app.command("export")
 def export_(
     path: Annotated[Path, typer.Argument(help="File to write.")],
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Write all groups to a file that `import` can load; damaged ones are left out and counted."""
-    with _pool(namespace, url, config) as pool, _progress("exporting", quiet=as_json) as report:
+    with _pool(run, namespace, url, config) as pool, _progress("exporting", quiet=as_json) as report:
         result = export_pool(pool, path, progress=report)
     _say(as_json, {**dataclasses.asdict(result), "path": str(path)})
 
@@ -117,20 +126,22 @@ def export_(
 @app.command("import")
 def import_(
     path: Annotated[Path, typer.Argument(help="File that `export` wrote.", exists=True, dir_okay=False)],
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Load a file's groups into a pool; without --config the pool must exist, with it, it is made by the config's rules."""
-    with _pool(namespace, url, config, join=config is None) as pool, _progress("importing", quiet=as_json) as report:
+    with _pool(run, namespace, url, config, join=config is None) as pool, _progress("importing", quiet=as_json) as report:
         result = import_pool(pool, path, progress=report)
     _say(as_json, dataclasses.asdict(result))
 
 
 @app.command()
 def prune(
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     before_version: Annotated[int | None, typer.Option(help="Groups with a token of an older policy version.")] = None,
@@ -154,7 +165,7 @@ def prune(
             and (used is None or info.uses >= used)
         )
 
-    with _pool(namespace, url, config) as pool:
+    with _pool(run, namespace, url, config) as pool:
         chosen = [info.group_id for info in pool.entries() if doomed(info)]
         removed = 0 if dry_run else pool.prune(chosen)
     _say(as_json, {"matched": len(chosen), "removed": removed})
@@ -162,8 +173,9 @@ def prune(
 
 @app.command()
 def rescore(
-    namespace: Pool,
     config: Annotated[Path, typer.Option("--config", "-c", help="YAML with the new reward; also credentials and shards.")],
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -175,36 +187,51 @@ def rescore(
     from deploy.rescore import rescore_pool
 
     settings = load_config(config, overrides or ())
-    with _pool(namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
+    with _pool(run, namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
         result = rescore_pool(pool, settings, progress=progress)
     _say(as_json, dataclasses.asdict(result))
 
 
 @app.command()
 def clear(
-    namespace: Pool,
+    run: Run = None,
+    namespace: Pool = None,
     url: Url = None,
     config: Config = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, delete it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a whole pool that nobody uses any more, and nothing else on the server."""
-    with _pool(namespace, url, config) as pool:
+    with _pool(run, namespace, url, config) as pool:
         groups = len(pool)
         if not yes:
-            raise ConfigError(f"this deletes pool {namespace!r} with its {groups} groups for good: confirm with --yes")
+            raise ConfigError(
+                f"this deletes the pool of {run or namespace} with its {groups} groups for good: confirm with --yes"
+            )
         keys = pool.clear()
     _say(as_json, {"groups": groups, "keys": keys})
 
 
 @contextmanager
-def _pool(namespace: str, url: str | None, config: Path | None, *, join: bool = True) -> Iterator[Replay]:
-    settings = load_config(config).replay if config is not None else ReplaySettings()
-    address = url or os.environ.get("CACHERL_REPLAY_URL") or settings.url
-    if address is None:
-        raise ConfigError("no replay server: give --url, CACHERL_REPLAY_URL or a config with replay.url")
-    with Replay(address, namespace, settings, join=join) as pool:
-        yield pool
+def _pool(
+    run: Path | None, namespace: str | None, url: str | None, config: Path | None, *, join: bool = True
+) -> Iterator[Replay]:
+    if (run is None) == (namespace is None):
+        raise ConfigError("which pool: give either --run FOLDER or --namespace NAME")
+    if run is None:
+        settings = load_config(config).replay if config is not None else ReplaySettings()
+        address: AbstractContextManager[str | None] = nullcontext(url or os.environ.get("CACHERL_REPLAY_URL") or settings.url)
+    else:
+        if url:
+            raise ConfigError("--run knows its server: leave out --url")
+        settings = load_config(config or run / "config.yaml").replay
+        namespace = read_identity(run).replay_namespace
+        address = nullcontext(settings.url) if settings.url else serving(run / "replay")
+    with address as found:
+        if found is None:
+            raise ConfigError("no replay server: give --url, CACHERL_REPLAY_URL or a config with replay.url")
+        with Replay(found, str(namespace), settings, join=join) as pool:
+            yield pool
 
 
 @contextmanager

