@@ -41,13 +41,13 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
 
     Raises:
         ConfigError: the address does not answer, the cluster can never hold what the run asks for, or the user's own
-            environment cannot be sent to it.
+            code cannot be sent to it.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
-    modules = modules_to_ship(config.env.name)
+    modules = modules_to_ship(config)
     address = config.ray.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = (
         {"address": address} if address else {"address": "local", "include_dashboard": config.ray.dashboard}
@@ -63,7 +63,7 @@ def cluster(config: RunConfig, namespace: str) -> Iterator[str]:
         except (ConnectionError, ValueError) as error:
             raise ConfigError(f"ray.address: no Ray cluster answers at {address!r} ({error})") from None
         except ray.exceptions.RuntimeEnvSetupError as error:
-            raise ConfigError(f"env.name {config.env.name!r}: {modules[0]} cannot be sent to the cluster: {error}") from error
+            raise ConfigError(f"{', '.join(modules)} cannot be sent to the cluster: {error}") from error
     try:
         _check_capacity(config, ray.cluster_resources())
         _check_nodes(config, sum(node["Alive"] for node in ray.nodes()))

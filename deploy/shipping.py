@@ -1,10 +1,11 @@
-"""What a run takes along to the other nodes of its cluster: the user's own environment."""
+"""What a run takes along to the other nodes of its cluster: the user's own code."""
 
 from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
 
+from cacherl.config import RunConfig
 from envs.dotted import module_roots
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -13,13 +14,17 @@ _OURS = frozenset({"actors", "cacherl", "deploy", "envs", "learner", "replay_ser
 _SHIPPED = "_ray_pkg_"
 
 
-def modules_to_ship(env_name: str) -> list[str]:
-    """The packages and single-file modules of `env.name`, for Ray's `py_modules`.
+def modules_to_ship(config: RunConfig) -> list[str]:
+    """The packages and single-file modules of `env.name`, `reward.components` and `replay.priority`, for Ray's `py_modules`.
 
     Empty where every node has them already: families of the project, installed packages, or parts of the working directory
     that `ray job submit` has brought.
     """
-    return [str(root) for root in dict.fromkeys(path.resolve() for path in module_roots(env_name)) if not _everywhere(root)]
+    functions = [part.path for part in config.reward.components]
+    functions += [config.replay.priority] if "." in config.replay.priority else []
+    names = [config.env.name, *(":".join(function.rsplit(".", 1)) for function in functions)]
+    roots = [path.resolve() for name in names for path in module_roots(name)]
+    return [str(root) for root in dict.fromkeys(roots) if not _everywhere(root)]
 
 
 def _everywhere(root: Path) -> bool:

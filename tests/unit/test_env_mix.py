@@ -115,7 +115,7 @@ async def test_a_mix_keeps_the_promises():
 def test_only_own_environments_of_a_mix_are_shipped(tmp_path, monkeypatch):
     (tmp_path / "mixed_own.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert modules_to_ship("trip*2+mixed_own:Own") == [str(tmp_path / "mixed_own.py")]
+    assert modules_to_ship(parse_config({"env": {"name": "trip*2+mixed_own:Own"}})) == [str(tmp_path / "mixed_own.py")]
 
 
 def test_each_family_has_its_own_curriculum():

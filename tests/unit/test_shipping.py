@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cacherl.config import parse_config
 from deploy.shipping import modules_to_ship
+
+
+def shipped(env_name: str = "research", **sections: object) -> list[str]:
+    return modules_to_ship(parse_config({"env": {"name": env_name}, **sections}))
 
 
 @pytest.fixture
@@ -19,13 +24,22 @@ def test_a_package_is_shipped_whole_and_a_module_as_a_file(folder: Path) -> None
     (folder / "ship_pkg" / "inner").mkdir(parents=True)
     (folder / "ship_pkg" / "__init__.py").touch()
     (folder / "ship_single.py").touch()
-    assert modules_to_ship("ship_pkg.inner.worlds:World") == [str(folder / "ship_pkg")]
-    assert modules_to_ship("ship_single:World") == [str(folder / "ship_single.py")]
+    assert shipped("ship_pkg.inner.worlds:World") == [str(folder / "ship_pkg")]
+    assert shipped("ship_single:World") == [str(folder / "ship_single.py")]
+
+
+def test_parts_of_the_reward_and_a_priority_are_shipped_too(folder: Path) -> None:
+    for name in ("ship_reward", "ship_priority"):
+        (folder / f"{name}.py").touch()
+    part = {"path": "ship_reward.politeness", "name": "politeness", "weight": 0.1}
+    sections = {"reward": {"components": [part]}, "replay": {"priority": "ship_priority.longest"}}
+    assert shipped(**sections) == [str(folder / "ship_reward.py"), str(folder / "ship_priority.py")]
+    assert shipped("ship_reward:World", **sections) == shipped(**sections)
 
 
 @pytest.mark.parametrize("name", ["research", "envs.research.family:ResearchFamily", "pytest:World", "json.decoder:World"])
 def test_what_every_node_has_is_not_shipped(name: str) -> None:
-    assert modules_to_ship(name) == []
+    assert shipped(name) == []
 
 
 def test_what_a_job_brought_along_is_not_shipped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,4 +47,4 @@ def test_what_a_job_brought_along_is_not_shipped_again(tmp_path: Path, monkeypat
     unpacked.mkdir(parents=True)
     (unpacked / "ship_brought.py").touch()
     monkeypatch.syspath_prepend(str(unpacked))
-    assert modules_to_ship("ship_brought:World") == []
+    assert shipped("ship_brought:World") == []
