@@ -92,7 +92,7 @@ def show(
     with _pool(run, namespace, url, config) as pool:
         group = pool.get(group_id)
     if group is None:
-        raise ConfigError(f"the pool holds no group {group_id!r}; see `cacherl replay list`")
+        raise ConfigError(f"pool {str(run or namespace)!r} holds no group {group_id!r}; see `cacherl replay list`")
     if as_json:
         typer.echo(json.dumps(_plain(group)))
         return
@@ -206,7 +206,7 @@ def clear(
         groups = len(pool)
         if not yes:
             raise ConfigError(
-                f"this deletes the pool of {run or namespace} with its {groups} groups for good: confirm with --yes"
+                f"this deletes pool {str(run or namespace)!r} with its {groups} groups for good: confirm with --yes"
             )
         keys = pool.clear()
     _say(as_json, {"groups": groups, "keys": keys})
