@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([RAY, "stop", "--force"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
+def submit(entrypoint: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [RAY, "job", "submit", "--working-dir", ".", "--", *entrypoint]
+    return subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=360, check=False)
+
+
 def test_job_runs_to_its_end(head: dict[str, str], tmp_path: Path) -> None:
     overrides = [
         f"run.dir={tmp_path}",
@@ -53,15 +59,12 @@ def test_job_runs_to_its_end(head: dict[str, str], tmp_path: Path) -> None:
         "advantage.zero_variance=return",
     ]
     entrypoint = ["cacherl", "train", "--config", "deploy/configs/demo.yaml", *overrides]
-    submitted = subprocess.run(
-        [RAY, "job", "submit", "--working-dir", ".", "--", *entrypoint],
-        cwd=PROJECT,
-        env=head,
-        capture_output=True,
-        text=True,
-        timeout=360,
-        check=False,
-    )
+    submitted = submit(entrypoint, head)
+    # Ray's head answers before the agent that takes its jobs is up.
+    deadline = time.monotonic() + 60
+    while "No available agent" in submitted.stdout + submitted.stderr and time.monotonic() < deadline:
+        time.sleep(2)
+        submitted = submit(entrypoint, head)
     assert submitted.returncode == 0, submitted.stdout[-4000:] + submitted.stderr[-2000:]
     assert "succeeded" in submitted.stdout
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
