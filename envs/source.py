@@ -16,7 +16,7 @@ from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
 from envs.simulator import Family, Scenario, Simulator
 from envs.tool_cache.cache import open_cache
-from envs.vocabulary import split_words
+from envs.vocabulary import distinct_words
 from envs.world import SimulatedWorld
 
 #: Task seeds are drawn below this.
@@ -75,10 +75,7 @@ class SimulatedSource:
         return self._format.tags
 
     def vocabulary(self) -> Iterator[str]:
-        seen: dict[str, None] = {}
-        for text in self._texts():
-            seen.update(dict.fromkeys(split_words(text, self.tags())))
-        return (piece for piece in seen if piece not in self.tags())
+        return distinct_words(self._texts(), self.tags())
 
     def start(self, task: Task) -> Simulator:
         """The untouched world of a task."""

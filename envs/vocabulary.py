@@ -1,4 +1,4 @@
-"""`split_words`: how a word-level tokenizer cuts text, so that a family can state its closed vocabulary."""
+"""How a word-level tokenizer cuts text, so that a family can state its closed vocabulary."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ def split_words(text: str, tags: Iterable[str]) -> Iterator[str]:
             yield part
         else:
             yield from _RUN.findall(part)
+
+
+def distinct_words(texts: Iterable[str], tags: Iterable[str]) -> Iterator[str]:
+    """The pieces of all `texts` but `tags`, each once, in the order in which they first occur."""
+    tags = tuple(tags)
+    seen: dict[str, None] = {}
+    for text in texts:
+        seen.update(dict.fromkeys(split_words(text, tags)))
+    return (piece for piece in seen if piece not in tags)

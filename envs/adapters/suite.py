@@ -13,7 +13,7 @@ from envs.base import TRAIN, VAL, ActionFormat, Solution, Task, ToolSpec
 from envs.noise import uniform
 from envs.parser import action_format
 from envs.simulated import SimulatedEnv
-from envs.vocabulary import split_words
+from envs.vocabulary import distinct_words
 from envs.world import World
 
 T = TypeVar("T")
@@ -98,12 +98,8 @@ class SuiteSource(Generic[T]):
 
     def vocabulary(self) -> Iterator[str]:
         """Of the prompts only: public suites are no matter for a tiny model."""
-        seen: dict[str, None] = {}
-        for level in self._levels:
-            for task in self.all_tasks(level):
-                for message in task.messages:
-                    seen.update(dict.fromkeys(split_words(message.content, self.tags())))
-        return (piece for piece in seen if piece not in self.tags())
+        tasks = (task for level in self._levels for task in self.all_tasks(level))
+        return distinct_words((message.content for task in tasks for message in task.messages), self.tags())
 
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(

@@ -29,7 +29,7 @@ from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
 from envs.simulated import SimulatedEnv
 from envs.tool_cache.cache import open_cache
-from envs.vocabulary import split_words
+from envs.vocabulary import distinct_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +119,7 @@ class LiveSource:
         return self._format.tags
 
     def vocabulary(self) -> Iterator[str]:
-        seen: dict[str, None] = {}
-        for text in self._texts():
-            seen.update(dict.fromkeys(split_words(text, self.tags())))
-        return (piece for piece in seen if piece not in self.tags())
+        return distinct_words(self._texts(), self.tags())
 
     def make_env(self) -> SimulatedEnv:
         return SimulatedEnv(
