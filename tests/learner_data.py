@@ -132,3 +132,23 @@ def results_of(child: Callable[..., None], arguments: Sequence[Any], count: int,
     finally:
         process.kill()
         process.join()
+
+
+def results_of_ranks(
+    child: Callable[..., None], world: int, arguments: Sequence[Any], count: int = 1, *, timeout_s: float
+) -> list[Any]:
+    """What `child(rank, world, port, *arguments, results)` puts on its queue in `world` processes, which must all end well."""
+    context, port = get_context("spawn"), free_port()
+    results = context.Queue()
+    children = [context.Process(target=child, args=(rank, world, port, *arguments, results)) for rank in range(world)]
+    for process in children:
+        process.start()
+    try:
+        found = [results.get(timeout=timeout_s) for _ in range(count)]
+        for process in children:
+            process.join(60)
+        assert [process.exitcode for process in children] == [0] * world
+    finally:
+        for process in children:
+            process.kill()
+    return found

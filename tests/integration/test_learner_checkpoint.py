@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from cacherl.config import RunConfig, parse_config
 from learner.checkpoint import take_reports
-from learner_data import group, tiny_model
+from learner_data import group, results_of_ranks, tiny_model
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
@@ -79,23 +77,7 @@ def train(rank: int, world: int, port: int, job: dict[str, Any], results: Any) -
 
 
 def run(world: int, **job: Any) -> Any:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = get_context("spawn")
-    results = context.Queue()
-    children = [context.Process(target=train, args=(rank, world, port, job, results)) for rank in range(world)]
-    for child in children:
-        child.start()
-    try:
-        end = results.get(timeout=120)
-        for child in children:
-            child.join(60)
-        assert [child.exitcode for child in children] == [0] * world
-    finally:
-        for child in children:
-            child.kill()
-    return end
+    return results_of_ranks(train, world, (job,), timeout_s=120)[0]
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from learner_data import row, tiny_model
+from learner_data import results_of, results_of_ranks, row, tiny_model
 
 #: Name -> settings of the learner; the last six on two ranks only.
 CASES: dict[str, dict[str, Any]] = {
@@ -103,22 +101,7 @@ def result_batches(trainer: Any, rows: list[Any]) -> int:
 
 
 def run(world: int, model: Path) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = get_context("spawn")
-    results = context.Queue()
-    children = [context.Process(target=train, args=(rank, world, port, model, results)) for rank in range(world)]
-    for child in children:
-        child.start()
-    try:
-        collected = [results.get(timeout=240) for _ in cases(world)]
-        for child in children:
-            child.join(60)
-        assert [child.exitcode for child in children] == [0] * world
-    finally:
-        for child in children:
-            child.kill()
+    collected = results_of_ranks(train, world, (model,), len(list(cases(world))), timeout_s=240)
     return {case: rest for case, *rest in collected}
 
 
@@ -205,18 +188,7 @@ def train_adapters(port: int, model: Path, results: Any) -> None:
 
 
 def test_an_adapter_learns_the_same_at_every_stage(model: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = get_context("spawn")
-    results = context.Queue()
-    child = context.Process(target=train_adapters, args=(port, model, results))
-    child.start()
-    try:
-        outcomes = {stage: rest for stage, *rest in (results.get(timeout=240) for _ in range(4))}
-        child.join(60)
-    finally:
-        child.kill()
+    outcomes = {stage: rest for stage, *rest in results_of(train_adapters, (model,), 4, timeout_s=240)}
     initial = load_file(model / "model.safetensors")
     weights, kl = outcomes[0]
     moved = distance(weights, initial)
