@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from cacherl.learning_settings import LearnerAlarmsSection
+from cacherl.alarm_settings import LearnerAlarmsSection
 from deploy.alarms import Alarm, Condition, Finding, Observation
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cacherl.config import RewardHackingSection
+from cacherl.alarm_settings import RewardHackingSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from deploy.alarms import Alarm, Finding, Observation
 

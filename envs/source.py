@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from functools import lru_cache
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.answer import render_answer
 from envs.base import TRAIN, ActionFormat, Solution, Task, ToolSpec

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 from envs.base import TRAIN, VAL, ActionFormat, Solution, Task, ToolSpec

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 from envs.answer import render_answer

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from actors.engine import Engine, EngineSettings, engine_environment
 from actors.policy import Completion, Sampling
 from actors.weights import StagedWeights
-from cacherl.config import EnvSection, TinyModelSection
+from cacherl.environment_settings import EnvSection
+from cacherl.model_settings import TinyModelSection
 from cacherl.policy import TensorSpec, WeightManifest
 from deploy.tiny_model import build_tiny_model
 from envs.registry import load_source

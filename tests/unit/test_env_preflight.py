@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from envs import preflight as module
 from envs.preflight import preflight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cacherl.learning_settings import LearnerAlarmsSection
+from cacherl.alarm_settings import LearnerAlarmsSection
 from cacherl.metrics import lookup
 from deploy.alarms import AlarmBoard, Observation
 from deploy.learner_alarms import learner_alarms

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cacherl.config import RewardHackingSection, parse_config
+from cacherl.alarm_settings import RewardHackingSection
+from cacherl.config import parse_config
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message, ToolCall, Trajectory, TrajectoryGroup, Turn
 from deploy.alarms import ALARMS_FILE, AlarmBoard, Finding, Observation
