@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,12 +72,13 @@ def test_they_arrive_and_are_written_nowhere(config: RunConfig, tmp_path: Path, 
             log_file=tmp_path / "logs" / "actor-0.log",
             secrets=secrets,
         )
-        actor = ray.remote(Asked).options(num_cpus=0).remote(spec)
+        actor = ray.remote(Asked).options(num_cpus=0)
         rank = ray.remote(AskedRank).options(num_cpus=0)
-        with_them = rank.remote(config, tmp_path, **rank_options, log_path=tmp_path / "logs" / "0.log", secrets=secrets)
-        without = rank.remote(config, tmp_path, **rank_options, log_path=tmp_path / "logs" / "1.log", secrets=Secrets())
-        assert ray.get([actor.groups.remote(), with_them.groups.remote()], timeout=120) == [0, 0]
-        with pytest.raises(ray.exceptions.RayActorError, match="the environment has no variable POOL_WORD"):
+        log_path = tmp_path / "logs" / "learner-0.log"
+        with_them = [actor.remote(spec), rank.remote(config, tmp_path, **rank_options, log_path=log_path, secrets=secrets)]
+        without = actor.remote(replace(spec, secrets=Secrets()))
+        assert ray.get([process.groups.remote() for process in with_them], timeout=120) == [0, 0]
+        with pytest.raises(ray.exceptions.RayActorError, match="WORD"):
             ray.get(without.groups.remote(), timeout=120)
         session = Path(ray._private.worker._global_node.get_session_dir_path())
     texts = [path.read_bytes() for folder in (session, tmp_path / "logs") for path in folder.rglob("*") if path.is_file()]
