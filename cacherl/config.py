@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError, field_serializer, model_validator
 
 from cacherl.errors import ConfigError
+from cacherl.exploration_settings import ExplorationSection
 from cacherl.learning_settings import (
     WITH_CRITIC,
     AdvantageSection,
@@ -398,6 +399,7 @@ class RunConfig(Section):
     env: EnvSection = EnvSection()
     curriculum: CurriculumSection = CurriculumSection()
     rollout: RolloutSection = RolloutSection()
+    exploration: ExplorationSection = ExplorationSection()
     actors: ActorsSection = ActorsSection()
     reward: RewardSection = RewardSection()
     replay: ReplaySettings = ReplaySettings()
@@ -439,6 +441,7 @@ class RunConfig(Section):
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
         self._check_learning()
+        self.exploration.require_effect(group_size=group, temperature=self.rollout.temperature)
         stalest, every = self.replay.max_staleness, self.weights.publish_every
         if stalest is not None and every > stalest + 1:
             raise ValueError(

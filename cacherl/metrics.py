@@ -192,7 +192,7 @@ declare(
     eval/success/*             | fraction      | last | the same, per level; in a mix also per family
     eval/tool_errors           | calls/episode | last | failed tool calls per held-out episode
     eval/length                | tokens        | last | sampled tokens per held-out episode
-    rollout/success            | fraction      | mean | raw outcome of training episodes
+    rollout/success            | fraction      | mean | raw outcome of training episodes, those of an explorer left out
     rollout/return             | reward        | mean | total reward of training episodes
     rollout/turns              | turns         | mean | turns per episode
     rollout/sampled_tokens     | tokens        | mean | sampled tokens per episode
@@ -203,6 +203,8 @@ declare(
     rollout/episodes           | episodes      | last | finished so far
     rollout/tool_calls         | calls         | last | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | last | sampled tokens a second, all actors
+    exploration/share          | fraction      | mean | training episodes that the explorer played instead of the policy
+    exploration/success        | fraction      | mean | their raw outcome
     curriculum/level           | level         | last | level that most training tasks are drawn from
     curriculum/level/*         | level         | last | the same, per family of a mix
     curriculum/success/*       | fraction      | last | rolling success of fresh training tasks, per level (of each family)

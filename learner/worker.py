@@ -252,7 +252,8 @@ class LearnerWorker:
     def _judged(
         self, sampled: Sequence[Sampled], prepared: Prepared, result: TrainResult
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Group id -> new priority, and -> divergence: the mean over members of |log ratio| per trained token, in nats."""
+        """Group id -> new priority, and -> divergence: the mean over the policy's members of |log ratio| per trained token, in
+        nats."""
         priorities: dict[str, float] = {}
         divergences: dict[str, float] = {}
         if not sampled:  # all of this rank's groups are gone, but not those of another
@@ -271,7 +272,8 @@ class LearnerWorker:
                 ratios=np.exp(part),
                 td_errors=np.concatenate([next(errors) for _ in group.trajectories]) if prepared.td_errors else None,
             )
-            divergences[group.group_id] = float(np.abs(part).mean())
+            own = sum(not member.foreign for member in group.trajectories)
+            divergences[group.group_id] = float(np.abs(part).sum()) / max(own, 1)
         return priorities, divergences
 
     def _replay_metrics(self, plan: SamplePlan) -> dict[str, float]:
