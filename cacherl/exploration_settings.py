@@ -19,7 +19,7 @@ class ExplorationSection(Section):
     )
     explorer: Explorer = Field(
         "random",
-        description="random: valid and invalid calls by chance; teacher: the environment's solution; policy: the policy itself at "
+        description="random: valid and invalid calls by chance; teacher: the environment's own solution; policy: itself, at "
         "another temperature",
     )
     temperature: float = Field(1.5, gt=0, description="policy: of its sampling, and of its log-probabilities in every update")
