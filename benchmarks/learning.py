@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMPARISONS = PROJECT / "benchmarks" / "comparisons"
-COSTS = ("updates", "episodes", "tool calls", "training", "whole run")
+COSTS = ("turns at last", "alarms", "updates", "episodes", "tool calls", "training", "whole run")
 
 
 class Comparison(BaseModel):
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("comparison", choices=sorted(path.stem for path in COMPARISONS.glob("*.yaml")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", help="only these")
+    parser.add_argument("--no-training", action="store_true", help="only the table of what was trained before")
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time; their durations then say nothing")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further overrides for every run")
     arguments = parser.parse_args()
@@ -66,7 +67,7 @@ def main() -> None:
     write(line(head) + "\n|" + "---|" * len(head))
     with ThreadPoolExecutor(arguments.at_once) as executor:
         rows: list[Future[str]] = [
-            executor.submit(one, arguments.comparison, comparison, arm, seed, arguments.set)
+            executor.submit(one, arguments.comparison, comparison, arm, seed, None if arguments.no_training else arguments.set)
             for arm in arguments.arms or comparison.arms
             for seed in arguments.seeds
         ]
@@ -79,39 +80,53 @@ def load(name: str) -> Comparison:
     return TypeAdapter(Comparison).validate_python(OmegaConf.to_container(OmegaConf.load(COMPARISONS / f"{name}.yaml")))
 
 
-def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str]) -> str:
-    """Train one arm with one seed; returns its line of the table."""
+def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] | None) -> str:
+    """Train one arm with one seed, unless `more` overrides are None; returns its line of the table."""
     run = "-".join([name, *re.findall(r"[a-z0-9.]+", arm.lower()), str(seed)])
-    chosen = [f"run.name={run}", f"run.seed={seed}", "run.if_exists=replace"]
-    overrides = [*chosen, *comparison.overrides, *comparison.arms[arm], *more]
-    command = [sys.executable, "-m", "deploy", "train", "--config", comparison.config, *overrides]
-    done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        return line([arm, seed, f"failed with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
+    if more is not None:
+        chosen = [f"run.name={run}", f"run.seed={seed}", "run.if_exists=replace"]
+        overrides = [*chosen, *comparison.overrides, *comparison.arms[arm], *more]
+        command = [sys.executable, "-m", "deploy", "train", "--config", comparison.config, *overrides]
+        done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            return line([arm, seed, f"failed with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
+    if not (PROJECT / "runs" / run / "summary.json").exists():
+        return line([arm, seed, "not run"])
     return line([arm, seed, *figures(PROJECT / "runs" / run, comparison.at_tool_calls)])
 
 
 def figures(run_dir: Path, at_tool_calls: Sequence[int]) -> Iterator[str]:
     """The cells of a finished run."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    records: list[dict[str, Any]] = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    success = {int(record["step"]): float(record["eval/success"]) for record in records if "eval/success" in record}
-    calls = {int(record["step"]): float(record["rollout/tool_calls"]) for record in records if "rollout/tool_calls" in record}
-    last = [record for record in records if "eval/success" in record][-1]
+    records = lines_of(run_dir / "metrics.jsonl")
+    success, calls, turns = (series(records, name) for name in ("eval/success", "rollout/tool_calls", "rollout/turns"))
+    made = [calls.get(step, 0.0) for step in success]
     yield f"{summary['held_out_start']:.3f}"
-    steps = sorted(success)
-    made = [calls.get(step, 0.0) for step in steps]
     for wanted in at_tool_calls:
-        reached = f"{np.interp(wanted, made, [success[step] for step in steps]):.3f}"
+        reached = f"{np.interp(wanted, made, list(success.values())):.3f}"
         yield reached if made[-1] >= wanted else f"only {made[-1]:,.0f} made"
     yield f"{max(success.values()):.3f}"
     yield f"{summary['held_out_end']:.3f}"
+    last = [record for record in records if "eval/success" in record][-1]
     yield " / ".join(f"{value:.2f}" for key, value in sorted(last.items()) if key.startswith("eval/success/"))
+    yield f"{np.mean(list(turns.values())[-5:]):.1f}"
+    raised = [f"{event['name']} {event['subject']}".strip() for event in lines_of(run_dir / "alarms.jsonl")]
+    yield ", ".join(dict.fromkeys(raised)) or "-"
     yield str(summary["updates"])
     yield f"{summary['episodes']:,}"
     yield f"{max(calls.values(), default=0):,.0f}"
     yield f"{summary['phases'].get('training', 0) + summary['phases'].get('evaluation', 0):.0f} s"
     yield f"{summary['elapsed_s']:.0f} s"
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none if there is no file."""
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def series(records: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """Step -> value of a metric, in the order of steps."""
+    return dict(sorted((int(record["step"]), float(record[metric])) for record in records if metric in record))
 
 
 def line(cells: Sequence[object]) -> str:
