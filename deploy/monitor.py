@@ -129,17 +129,13 @@ class Monitor:
     def drain(self) -> dict[str, float]:
         """Rollout metrics since the last drain, and those of an explorer if there is one."""
         reports, self._since_update = self._since_update, []
-        explored = exploration_metrics(reports) if self.config.exploration.rate else {}
-        return (
-            rollout_metrics(reports)
-            | explored
-            | {
-                "rollout/episodes": float(self.episodes),
-                "rollout/tool_calls": float(self._tool_calls),
-                "rollout/tokens_per_s": self.tokens_per_s(),
-                "time/elapsed": self.elapsed_s,
-            }
-        )
+        metrics = rollout_metrics(reports) | (exploration_metrics(reports) if self.config.exploration.rate else {})
+        return metrics | {
+            "rollout/episodes": float(self.episodes),
+            "rollout/tool_calls": float(self._tool_calls),
+            "rollout/tokens_per_s": self.tokens_per_s(),
+            "time/elapsed": self.elapsed_s,
+        }
 
     def on_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Take in an evaluation."""

@@ -129,8 +129,8 @@ class HackingEvidence:
 
 
 def most_lifted(groups: Sequence[TrajectoryGroup], part: str) -> list[tuple[float, Trajectory]]:
-    """The members that `part` lifts most above the mean of their group, with that excess in reward units; the highest first.
-    Members that somebody else than the policy played tell nothing of what it exploits, and are left out."""
+    """The policy's members that `part` lifts most above the mean of their group, with that excess in reward units; the highest
+    first. What somebody else played tells nothing of what the policy exploits."""
     ranked: list[tuple[float, Trajectory]] = []
     for group in groups:
         values = [member.reward_parts.get(part, 0.0) for member in group.trajectories]
