@@ -14,11 +14,15 @@ from actors.exploration import Explorers, explored_members
 from actors.players import PolicyPlayer
 from actors.policy import Sampling
 from actors.rollout import GroupRequest, PlayedGroup, Rollout
+from actors.scoring import composer_of
+from actors.worker import make_rollout
 from cacherl.config import EnvSection, parse_config
 from cacherl.errors import ConfigError, EngineError
 from cacherl.exploration_settings import ExplorationSection
 from cacherl.trajectory import TrajectoryGroup
 from deploy.launch import run_training
+from deploy.priority import FreshPriority
+from deploy.tasks import TaskStream
 from envs.base import TaskSource
 from envs.registry import load_source
 from fakes import CountingScorer, FakePolicy
@@ -84,6 +88,21 @@ async def test_an_oracle_solves_what_the_policy_fails(source: TaskSource, chat: 
     assert facts == {False: {("policy", 0.0, 0.75)}, True: {("demonstration", 1.0, 0.75)}}
     said = [tuple(turn.text for turn in one.turns) for one in group.trajectories if one.foreign]
     assert all(len(texts) >= 5 for texts in said)
+
+
+async def test_from_the_settings_to_a_group_that_is_worth_training_on(source: TaskSource, chat: Chat) -> None:
+    """The actor's own rollout, reward and priority, with a policy that always fails."""
+    priorities = {}
+    for rate in (0.0, 0.5):
+        config = parse_config({"exploration": {"rate": rate, "explorer": "teacher"} if rate else {}})
+        policy = FakePolicy(chat.completion_ids, ["<answer>nobody</answer>"])
+        actor = make_rollout(config, policy, source, chat, composer_of(config, source), SAMPLING)
+        played = await actor.group(TaskStream(source, config, "run")())
+        assert played.group is not None
+        assert all((one.outcome == 1.0) == (one.trajectory_id in played.explored) for one in played.group.trajectories)
+        priorities[rate] = FreshPriority(config)(played.group)
+    assert priorities[0.0] == 0.0
+    assert priorities[0.5] > 0.5
 
 
 async def test_siblings_of_a_sloppy_teacher_are_careless_in_ways_of_their_own(chat: Chat) -> None:
