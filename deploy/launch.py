@@ -40,6 +40,7 @@ from deploy.rescore import fingerprint, rescore_pool
 from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
+from deploy.shipping import secrets_to_ship
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model, require_inputs
@@ -236,6 +237,7 @@ class Launch:
                     log_dir=directory.logs,
                     ray_namespace=session,
                     placement=placement.learner,
+                    secrets=secrets_to_ship(config),
                 )
 
             learner = await stack.enter_async_context(_started(group()))
@@ -360,6 +362,7 @@ class Launch:
             replay_namespace=replay_namespace,
             priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
+            secrets=secrets_to_ship(self.config),
         )
 
 
