@@ -25,14 +25,14 @@ from replay_service.store import Replay
 
 MAX_LENGTH, NEW_TOKENS, VERSION = 128, 24, 2
 PROMPTS = [[5, 9, 12, 30], [7], list(range(20, 60))]
-LORA_RANKS = {"whole": 0, "lora": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """An export, and what vLLM says with it: greedy token ids and their log-probabilities after each of `PROMPTS`."""
+    """An export, the rank of the adapter in it, and what vLLM says: greedy tokens and log-probabilities after `PROMPTS`."""
 
     folder: Path
+    lora: int
     tokens: list[list[int]]
     logprobs: list[list[float]]
 
@@ -54,25 +54,24 @@ def configure(lora: int) -> RunConfig:
     )
 
 
-def train(port: int, model: Path, folder: Path, results: Any) -> None:
-    """Child process: two updates of a learner of each kind, and a checkpoint; puts the name of each."""
+def train(port: int, model: Path, folder: Path, lora: int, results: Any) -> None:
+    """Child process: two updates of a learner, and a checkpoint, whose folder is put."""
     from learner.worker import LearnerWorker
 
+    config, rng = configure(lora), np.random.default_rng(0)
     with ReplayServer(folder / "replay") as server:
-        for name, rank in LORA_RANKS.items():
-            config, rng = configure(rank), np.random.default_rng(0)
-            with Replay(server.url, name, config.replay) as pool:
-                for index in range(2):
-                    pool.push(group(rng, f"g{index}"), priority=1.0)
-            worker = LearnerWorker(config, model, replay_url=server.url, replay_namespace=name, rank=0, world=1, folder=folder)
-            worker.setup("127.0.0.1", port, 1)
-            for number in range(VERSION):
-                worker.update(f"batch-{number}")
-            store = CheckpointStore(folder / name, keep_last=1, keep_best=0)
-            staging = store.stage(VERSION)
-            worker.snapshot(staging)
-            store.commit(staging, VERSION, success=None, ledger={}, driver={}, files=take_reports(staging, 1) or ())
-            results.put(name)
+        with Replay(server.url, "pool", config.replay) as pool:
+            for index in range(2):
+                pool.push(group(rng, f"g{index}"), priority=1.0)
+        worker = LearnerWorker(config, model, replay_url=server.url, replay_namespace="pool", rank=0, world=1, folder=folder)
+        worker.setup("127.0.0.1", port, 1)
+        for number in range(VERSION):
+            worker.update(f"batch-{number}")
+        store = CheckpointStore(folder / "checkpoints", keep_last=1, keep_best=0)
+        staging = store.stage(VERSION)
+        worker.snapshot(staging)
+        files = take_reports(staging, 1) or ()
+        results.put(store.commit(staging, VERSION, success=None, ledger={}, driver={}, files=files).folder)
 
 
 def ask_vllm(_: int, folder: Path, results: Any) -> None:
@@ -97,24 +96,18 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def exported(start: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
-    folder = tmp_path_factory.mktemp("runs")
-    found = {}
-    for name in results_of(train, [start, folder], len(LORA_RANKS), timeout_s=300):
-        target = folder / f"{name}-exported"
-        checkpoint = export_policy(folder / name / f"step-{VERSION:08d}", target)
-        assert checkpoint.version == VERSION
-        tokens, logprobs = results_of(ask_vllm, [target], 1, timeout_s=300)[0]
-        found[name] = Exported(folder=target, tokens=tokens, logprobs=logprobs)
-    return found
+@pytest.fixture(scope="module", params=[pytest.param(0, id="whole", marks=pytest.mark.slow), pytest.param(4, id="lora")])
+def exported(request: pytest.FixtureRequest, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("run")
+    (checkpoint,) = results_of(train, [start, folder, request.param], 1, timeout_s=300)
+    assert export_policy(checkpoint, folder / "exported").version == VERSION
+    ((tokens, logprobs),) = results_of(ask_vllm, [folder / "exported"], 1, timeout_s=300)
+    return Exported(folder=folder / "exported", lora=request.param, tokens=tokens, logprobs=logprobs)
 
 
-@pytest.mark.parametrize("name", LORA_RANKS)
-def test_vllm_and_transformers_agree(exported: dict[str, Exported], start: Path, name: str) -> None:
-    one = exported[name]
-    model = AutoModelForCausalLM.from_pretrained(one.folder, dtype=torch.float32)
-    for prompt, tokens, logprobs in zip(PROMPTS, one.tokens, one.logprobs, strict=True):
+def test_vllm_and_transformers_agree(exported: Exported) -> None:
+    model = AutoModelForCausalLM.from_pretrained(exported.folder, dtype=torch.float32)
+    for prompt, tokens, logprobs in zip(PROMPTS, exported.tokens, exported.logprobs, strict=True):
         assert len(tokens) == NEW_TOKENS
         with torch.no_grad():
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].double()
@@ -123,14 +116,13 @@ def test_vllm_and_transformers_agree(exported: dict[str, Exported], start: Path,
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", LORA_RANKS)
-def test_it_is_the_trained_model_under_its_own_names(exported: dict[str, Exported], start: Path, name: str) -> None:
+def test_it_is_the_trained_model_under_its_own_names(exported: Exported, start: Path) -> None:
     before = AutoModelForCausalLM.from_pretrained(start).state_dict()
-    after = AutoModelForCausalLM.from_pretrained(exported[name].folder).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(exported.folder).state_dict()
     assert before.keys() == after.keys()
     moved = {key for key, value in after.items() if float((value - before[key]).abs().max()) > 1e-3}
     projections = {key for key in after if key.endswith("_proj.weight")}
     assert moved >= projections
-    if LORA_RANKS[name]:
+    if exported.lora:
         assert moved == projections  # nothing else has an adapter
-    assert AutoTokenizer.from_pretrained(exported[name].folder).get_vocab() == AutoTokenizer.from_pretrained(start).get_vocab()
+    assert AutoTokenizer.from_pretrained(exported.folder).get_vocab() == AutoTokenizer.from_pretrained(start).get_vocab()
