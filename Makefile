@@ -41,10 +41,10 @@ lint: install
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(VENV)/python -m build --wheel --no-isolation --outdir "$$out"
 
 bench: install
-	@shopt -s nullglob; for file in $(filter-out benchmarks/learning.py benchmarks/replay_options.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
+	@shopt -s nullglob; for file in $(filter-out benchmarks/learning.py benchmarks/replay_options.py benchmarks/smollm2.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(VENV)/python "$$file" || exit 1; done
 
 results: install
-	$(VENV)/python benchmarks/learning.py $(ARGS)
+	$(VENV)/python benchmarks/learning.py learning $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache

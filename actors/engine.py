@@ -79,7 +79,6 @@ class Engine:
         self._llm = llm
         self._settings = settings
         self._ids = itertools.count()
-        self._version: int | None = None
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> Engine:
@@ -110,11 +109,6 @@ class Engine:
     def dead(self) -> bool:
         """Its processes have ended; no call will be answered any more."""
         return bool(self._llm.errored)
-
-    @property
-    def version(self) -> int | None:
-        """Version of the loaded weights; None before the first `load_weights`."""
-        return self._version
 
     async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
         """Sample one turn after `prefix` (see `Policy`)."""
@@ -155,7 +149,6 @@ class Engine:
         except (RuntimeError, ValueError, VLLMServerError) as error:
             kind = EngineDied if self.dead else EngineError
             raise kind(f"weights of version {manifest.version} were refused: {error}") from error
-        self._version = manifest.version
 
     async def _swap(self, manifest: WeightManifest, path: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded, EngineDied
 from cacherl.policy import WeightManifest
 from cacherl.process import redirect_output
+from cacherl.secrets import Secrets
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.base import Task, TaskSource
 from envs.registry import load_source
@@ -50,6 +51,7 @@ class WorkerSpec:
         replay_url, replay_namespace: where groups go.
         priority: priority of a fresh group; 0 for one without a gradient.
         log_file: where the process's output goes.
+        secrets: of the replay service and the judge.
     """
 
     name: str
@@ -59,6 +61,7 @@ class WorkerSpec:
     replay_namespace: str
     priority: Callable[[TrajectoryGroup], float]
     log_file: Path
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 class RolloutWorker:
@@ -67,6 +70,7 @@ class RolloutWorker:
     def __init__(self, spec: WorkerSpec) -> None:
         redirect_output(spec.log_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        spec.secrets.install()
         self._spec = spec
         self._staged: StagedWeights | None = None
         self._source: TaskSource = load_source(spec.config.env)

@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.pop(0)  # this file's folder, where its own name hides the package
 
-from cacherl.config import EnvSection, SandboxSection
+from cacherl.environment_settings import EnvSection, SandboxSection
 from envs.agents import OracleAgent
 from envs.base import TRAIN, Task, TaskSource
 from envs.episode import Episode, play

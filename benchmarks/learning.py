@@ -1,8 +1,10 @@
-"""Does it learn, and is it the reinforcement learning? The demo over several seeds, beside the same run with learning rate 0.
+"""Learning curves: the arms of a comparison over several seeds, each a run of its own.
 
-    .venv/bin/python benchmarks/learning.py --seeds 0 1 2
+    .venv/bin/python benchmarks/learning.py learning --seeds 0 1 2
 
-Prints a Markdown table: held-out greedy success after the warm start and at the end, per level at the end.
+A comparison is a file of benchmarks/comparisons/: a config, overrides for all arms, and further ones for each arm. Prints a
+Markdown table: held-out greedy success after the warm start and at the end, per level at the end, and the cost; with
+`at_tool_calls` also the success when that many tool calls had been made, by which arms with unequal updates are compared.
 """
 
 from __future__ import annotations
@@ -11,50 +13,129 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
 PROJECT = Path(__file__).resolve().parent.parent
-HEADER = "| arm | seed | start | end | end by level | updates | episodes | training | whole run |\n"
-ARMS = {"GRPO": [], "learning rate 0": ["learner.lr=0"]}
+COMPARISONS = PROJECT / "benchmarks" / "comparisons"
+COSTS = ("turns at last", "alarms", "updates", "episodes", "tool calls", "training", "whole run")
+
+
+class Comparison(BaseModel):
+    """Arms to compare.
+
+    Attributes:
+        config: of every run, relative to the project.
+        overrides: of every run, before those of its arm.
+        at_tool_calls: numbers of tool calls at which the arms are compared besides at their ends.
+        arms: name -> overrides.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    at_tool_calls: tuple[int, ...] = ()
+    arms: dict[str, tuple[str, ...]] = Field(min_length=1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparison", choices=sorted(path.stem for path in COMPARISONS.glob("*.yaml")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--config", default="deploy/configs/demo.yaml")
-    parser.add_argument("overrides", nargs="*", help="further overrides for every run")
+    parser.add_argument("--arms", nargs="+", help="only these")
+    parser.add_argument("--no-training", action="store_true", help="only the table of what was trained before")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time; their durations then say nothing")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further overrides for every run")
     arguments = parser.parse_args()
-    sys.stdout.write(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {arguments.config}\n\n")
-    sys.stdout.write(HEADER + "|" + "---|" * HEADER.count(" | ") + "---|\n")
-    for arm, overrides in ARMS.items():
-        for seed in arguments.seeds:
-            name = f"learning-{'-'.join(arm.lower().split())}-{seed}"
-            run = [f"run.name={name}", f"run.seed={seed}", "run.if_exists=replace", *overrides, *arguments.overrides]
-            sys.stdout.write(row(arm, seed, train(arguments.config, run, name)) + "\n")
-            sys.stdout.flush()
+    comparison = load(arguments.comparison)
+    if unknown := set(arguments.arms or ()) - comparison.arms.keys():
+        parser.error(f"no arms {sorted(unknown)} in {arguments.comparison}: there are {list(comparison.arms)}")
+    machine = f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
+    write(f"{machine}, {comparison.config}, {arguments.at_once} at once\n")
+    reached = [f"at {calls:,} calls" for calls in comparison.at_tool_calls]
+    head = ["arm", "seed", "start", *reached, "best", "end", "end by level", *COSTS]
+    write(line(head) + "\n|" + "---|" * len(head))
+    with ThreadPoolExecutor(arguments.at_once) as executor:
+        rows: list[Future[str]] = [
+            executor.submit(one, arguments.comparison, comparison, arm, seed, None if arguments.no_training else arguments.set)
+            for arm in arguments.arms or comparison.arms
+            for seed in arguments.seeds
+        ]
+        for row in rows:
+            write(row.result())
 
 
-def train(config: str, overrides: list[str], name: str) -> Path:
-    """Run one training run; returns its folder."""
-    command = [sys.executable, "-m", "deploy", "train", "--config", config, *overrides]
-    subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
-    return PROJECT / "runs" / name
+def load(name: str) -> Comparison:
+    """A comparison by the name of its file."""
+    return TypeAdapter(Comparison).validate_python(OmegaConf.to_container(OmegaConf.load(COMPARISONS / f"{name}.yaml")))
 
 
-def row(arm: str, seed: int, run_dir: Path) -> str:
-    """One line of the table."""
+def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] | None) -> str:
+    """Train one arm with one seed, unless `more` overrides are None; returns its line of the table."""
+    run = "-".join([name, *re.findall(r"[a-z0-9.]+", arm.lower()), str(seed)])
+    if more is not None:
+        chosen = [f"run.name={run}", f"run.seed={seed}", "run.if_exists=replace"]
+        overrides = [*chosen, *comparison.overrides, *comparison.arms[arm], *more]
+        command = [sys.executable, "-m", "deploy", "train", "--config", comparison.config, *overrides]
+        done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            return line([arm, seed, f"failed with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
+    if not (PROJECT / "runs" / run / "summary.json").exists():
+        return line([arm, seed, "not run"])
+    return line([arm, seed, *figures(PROJECT / "runs" / run, comparison.at_tool_calls)])
+
+
+def figures(run_dir: Path, at_tool_calls: Sequence[int]) -> Iterator[str]:
+    """The cells of a finished run."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    records: list[dict[str, Any]] = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    records = lines_of(run_dir / "metrics.jsonl")
+    success, calls, turns = (series(records, name) for name in ("eval/success", "rollout/tool_calls", "rollout/turns"))
+    made = [calls.get(step, 0.0) for step in success]
+    yield f"{summary['held_out_start']:.3f}"
+    for wanted in at_tool_calls:
+        reached = f"{np.interp(wanted, made, list(success.values())):.3f}"
+        yield reached if made[-1] >= wanted else f"only {made[-1]:,.0f} made"
+    yield f"{max(success.values()):.3f}"
+    yield f"{summary['held_out_end']:.3f}"
     last = [record for record in records if "eval/success" in record][-1]
-    levels = " / ".join(f"{value:.2f}" for key, value in sorted(last.items()) if key.startswith("eval/success/"))
-    return (
-        f"| {arm} | {seed} | {summary['held_out_start']:.3f} | {summary['held_out_end']:.3f} | {levels} | {summary['updates']} "
-        f"| {summary['episodes']:,} | {summary['phases'].get('training', 0) + summary['phases'].get('evaluation', 0):.0f} s "
-        f"| {summary['elapsed_s']:.0f} s |"
-    )
+    yield " / ".join(f"{value:.2f}" for key, value in sorted(last.items()) if key.startswith("eval/success/"))
+    yield f"{np.mean(list(turns.values())[-5:]):.1f}"
+    raised = [f"{event['name']} {event['subject']}".strip() for event in lines_of(run_dir / "alarms.jsonl")]
+    yield ", ".join(dict.fromkeys(raised)) or "-"
+    yield str(summary["updates"])
+    yield f"{summary['episodes']:,}"
+    yield f"{max(calls.values(), default=0):,.0f}"
+    yield f"{summary['phases'].get('training', 0) + summary['phases'].get('evaluation', 0):.0f} s"
+    yield f"{summary['elapsed_s']:.0f} s"
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none if there is no file."""
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def series(records: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """Step -> value of a metric, in the order of steps."""
+    return dict(sorted((int(record["step"]), float(record[metric])) for record in records if metric in record))
+
+
+def line(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder, where a file hides the package envs
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from envs.registry import load_source
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import ToolCache

@@ -58,7 +58,7 @@ class JudgeSection(Section):
     backend: Literal["endpoint", "local"] = Field("endpoint", description="OpenAI-compatible server, or a Hugging Face model")
     url: str | None = Field(None, description="of the server, up to and including /v1")
     model: str | None = Field(None, description="name at the endpoint, or Hugging Face folder of the local scoring model")
-    api_key_env: str | None = Field(None, description="environment variable of the actors that holds the endpoint's key")
+    api_key_env: str | None = Field(None, description="environment variable that holds the endpoint's key")
     instructions: str = Field(
         "You grade an assistant that answers with the help of tools. Grade how well the answer follows from what the tools "
         'returned. Reply with JSON only: {"score": s}, s between 0 (worthless) and 1 (perfect).',

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from cacherl.errors import CacheRLError
 
 logger = logging.getLogger(__name__)
+
+Measured = TypeVar("Measured")
 
 #: File of a run's folder with every alarm that was raised, one JSON object a line.
 ALARMS_FILE = "alarms.jsonl"
@@ -58,6 +61,32 @@ class Condition(Protocol):
 
     def __call__(self, observation: Observation) -> Sequence[Finding]:
         """The findings, at most one a subject; empty while all is well or too little is known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Windowed(Generic[Measured]):
+    """A condition on the last updates that measured something; without a finding until there are `length` of them.
+
+    Attributes:
+        length: updates that `judge` looks at.
+        measure: what of an update's metrics counts; None if they lack it, and then the update is not part of the window.
+        judge: the findings in `length` measurements, oldest first. Called after every update that was measured once there are
+            so many, in order, so it may remember how it began.
+    """
+
+    length: int
+    measure: Callable[[Mapping[str, float]], Measured | None]
+    judge: Callable[[Sequence[Measured]], Sequence[Finding]]
+    _window: deque[Measured] = field(default_factory=deque)
+
+    def __call__(self, observation: Observation) -> Sequence[Finding]:
+        value = self.measure(observation.metrics)
+        if value is None:
+            return ()
+        self._window.append(value)
+        if len(self._window) > self.length:
+            self._window.popleft()
+        return self.judge(tuple(self._window)) if len(self._window) == self.length else ()
 
 
 class Evidence(Protocol):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cacherl.config import CheckpointSection
 from cacherl.errors import DeadlineExceeded
+from cacherl.run_settings import CheckpointSection
 from cacherl.stateful import Stateful, collect, restore
 from deploy.checkpoints import Checkpoint, CheckpointStore
 from learner.checkpoint import take_reports

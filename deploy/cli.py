@@ -14,6 +14,7 @@ from cacherl.errors import CacheRLError, ConfigError
 from deploy.config_text import annotated
 from deploy.env_cli import app as env_app
 from deploy.replay_cli import app as replay_app
+from deploy.run_config import config_file, config_of
 from deploy.tune_cli import tune
 from envs.preflight import ready_source
 
@@ -52,9 +53,9 @@ def resume(
     overrides: Overrides = None,
 ) -> None:
     """Go on with a run from its newest checkpoint, with its own config and what may be changed of it."""
-    config = _config_of(run_dir)
+    config_of(run_dir, otherwise="begin a new run from a checkpoint's policy (model.path=…/step-…/policy)")
     place = [f"run.dir={run_dir.resolve().parent}", f"run.name={run_dir.resolve().name}", "run.if_exists=resume"]
-    _train(load_config(config, [*(overrides or ()), *place]))
+    _train(load_config(config_file(run_dir), [*(overrides or ()), *place]))
 
 
 app.command()(tune)
@@ -90,7 +91,7 @@ def report(run_dir: Annotated[Path, typer.Argument(help="Folder of a run, such a
     """Write report.html of a run anew."""
     from deploy.report import write_report
 
-    _config_of(run_dir)
+    config_file(run_dir)
     typer.echo(str(write_report(run_dir)))
 
 
@@ -105,13 +106,6 @@ def export(
 
     checkpoint = export_policy(source, target, best=best)
     typer.echo(f"{target}: the policy of version {checkpoint.version}")
-
-
-def _config_of(run_dir: Path) -> Path:
-    config = run_dir / "config.yaml"
-    if not config.is_file():
-        raise ConfigError(f"{run_dir} is not the folder of a run (no config.yaml in it)")
-    return config
 
 
 def main() -> None:

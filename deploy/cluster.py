@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _PLACEMENT_POLL_S = 1
 #: Seconds for a cluster's head to take a connection.
 _ANSWER_S = 10.0
-#: Settings that keep Ray from reporting usage, overriding device variables, and printing banners.
+#: Settings that keep Ray from reporting usage, overriding device variables, printing banners, and from starting a cluster by
+#: itself for whatever is called after the run's has ended.
 _QUIET = {
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",

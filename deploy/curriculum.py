@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from actors.rollout import derive_seed
-from cacherl.config import CurriculumSection
+from cacherl.environment_settings import CurriculumSection
 from envs.base import Task
 
 logger = logging.getLogger(__name__)

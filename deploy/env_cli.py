@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cacherl.config import EnvSection, RunConfig, load_config
+from cacherl.config import RunConfig, load_config
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from envs.check import CHECKS, Finding, check_source
 from envs.registry import FAMILIES, SUITES, build_source

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cacherl.config import load_config
 from cacherl.durable import rename_durably, sync_folder
 from cacherl.errors import CheckpointError
 from deploy.checkpoints import MANIFEST, Checkpoint, CheckpointStore, read_checkpoint
+from deploy.run_config import config_of
+from deploy.run_record import CONFIG_FILE
 from learner.checkpoint import POLICY_FOLDER
 
 
@@ -21,6 +22,7 @@ def export_policy(source: Path, target: Path, *, best: bool = False) -> Checkpoi
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged, or `target` exists.
+        ConfigError: this version refuses the run's settings, which say where its checkpoints are.
     """
     checkpoint = _chosen(source, best)
     if target.exists():
@@ -39,10 +41,9 @@ def export_policy(source: Path, target: Path, *, best: bool = False) -> Checkpoi
 def _chosen(source: Path, best: bool) -> Checkpoint:
     if (source / MANIFEST).is_file():
         return read_checkpoint(source)
-    config = source / "config.yaml"
-    if not config.is_file():
-        raise CheckpointError(f"{source} is neither a checkpoint (no {MANIFEST}) nor the folder of a run (no config.yaml)")
-    section = load_config(config).checkpoint
+    if not (source / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{source} is neither a checkpoint (no {MANIFEST}) nor the folder of a run (no {CONFIG_FILE})")
+    section = config_of(source, otherwise="export one of the run's checkpoints by its own folder (step-…)").checkpoint
     folder = source / "checkpoints" if section.dir is None else section.dir.expanduser() / source.resolve().name
     store = CheckpointStore(folder, keep_last=section.keep_last, keep_best=section.keep_best)
     checkpoint = store.best() if best else store.newest()

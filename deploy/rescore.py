@@ -46,7 +46,9 @@ class RescoreResult:
     gone: int
 
 
-def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = lambda done, total: None) -> RescoreResult:
+def rescore_pool(
+    pool: Replay, config: RunConfig, *, progress: Progress = lambda done, total: None, leased_too: bool = False
+) -> RescoreResult:
     """Re-score every group that is in the pool now with the reward of `config`, at its full weights.
 
     Each group changes at once; one that a learner holds does when it is given back. Whoever calls again with the same settings
@@ -54,6 +56,7 @@ def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = lambda
 
     Args:
         progress: called with groups done and in total.
+        leased_too: wait for no learner, because there is none.
 
     Raises:
         ConfigError: the reward cannot work with the stored trajectories.
@@ -73,7 +76,7 @@ def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = lambda
         scored = replace(group, trajectories=composer.score(group.trajectories))
         if group.group_id not in priorities:
             priorities[group.group_id] = fresh(scored)
-        return pool.rescore(scored, priority=priorities[group.group_id], mark=mark)
+        return pool.rescore(scored, priority=priorities[group.group_id], mark=mark, leased_too=leased_too)
 
     deadline = time.monotonic() + config.replay.lease_s + _LEASE_SLACK_S
     while left:

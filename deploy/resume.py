@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from cacherl.config import RunConfig
 from cacherl.errors import ConfigError
 
-#: Sections and keys that neither the weights, nor the optimizer's state, nor what the pool holds depends on.
+#: Sections and keys that neither the weights nor the optimizer's state depends on, nor what the pool holds, which is re-scored
+#: when the reward has changed.
 _FREE = (
     "run.name",
     "run.dir",
@@ -23,6 +24,7 @@ _FREE = (
     "rollout.max_retries",
     "rollout.max_failed_groups",
     "actors",
+    "reward",
     "kl.coef",
     "loss",
     "correction",

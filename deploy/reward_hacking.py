@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cacherl.config import RewardHackingSection
+from cacherl.alarm_settings import RewardHackingSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
-from deploy.alarms import Alarm, Finding, Observation
+from deploy.alarms import Alarm, Finding, Observation, Windowed
 
 NAME = "reward_hacking"
 #: Folder of the evidence within the run's folder.
@@ -41,7 +40,7 @@ def reward_hacking_alarm(settings: RewardHackingSection, *, fetch: Fetch, run_di
     """
     return Alarm(
         name=NAME,
-        condition=HackingCondition(settings=settings),
+        condition=hacking_condition(settings),
         remedy=REMEDY,
         evidence=HackingEvidence(fetch=fetch, run_dir=run_dir),
     )
@@ -55,51 +54,41 @@ class _Update:
     success: float
 
 
-@dataclass(slots=True, kw_only=True)
-class HackingCondition:
+def hacking_condition(settings: RewardHackingSection) -> Windowed[_Update]:
     """Finds the auxiliary parts whose share of the variance within groups, mean over the window, is at least
     `variance_share`, unless success rose over the window or is near 1.
 
     An update in which no episode finished, or whose groups had no variance, is not part of the window.
     """
 
-    settings: RewardHackingSection
-    _window: deque[_Update] = field(default_factory=deque)
-
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        update = _measured(observation.metrics)
-        if update is None:
+    def judge(updates: Sequence[_Update]) -> Sequence[Finding]:
+        success = _halves(updates)
+        if success[1] >= _SOLVED or success[1] - success[0] > settings.min_rise:
             return ()
-        self._window.append(update)
-        if len(self._window) > self.settings.window:
-            self._window.popleft()
-        if len(self._window) < self.settings.window or not self._stuck():
-            return ()
-        names = sorted({name for known in self._window for name in known.shares} - set(self.settings.outcome_parts))
-        return [self._finding(name) for name in names if self._share(name) >= self.settings.variance_share]
+        names = sorted({name for update in updates for name in update.shares} - set(settings.outcome_parts))
+        shares = {name: fmean(update.shares.get(name, 0.0) for update in updates) for name in names}
+        return [
+            _finding(name, share, len(updates), success) for name, share in shares.items() if share >= settings.variance_share
+        ]
 
-    def _halves(self) -> tuple[float, float]:
-        """Mean success of the window's first and second half; the middle one of an odd number belongs to the second."""
-        successes = [update.success for update in self._window]
-        half = len(successes) // 2
-        return fmean(successes[:half]), fmean(successes[half:])
+    return Windowed(length=settings.window, measure=_measured, judge=judge)
 
-    def _stuck(self) -> bool:
-        before, after = self._halves()
-        return after < _SOLVED and after - before <= self.settings.min_rise
 
-    def _share(self, name: str) -> float:
-        return fmean(update.shares.get(name, 0.0) for update in self._window)
+def _halves(updates: Sequence[_Update]) -> tuple[float, float]:
+    """Mean success of the window's first and second half; the middle one of an odd number belongs to the second."""
+    successes = [update.success for update in updates]
+    half = len(successes) // 2
+    return fmean(successes[:half]), fmean(successes[half:])
 
-    def _finding(self, name: str) -> Finding:
-        before, after = self._halves()
-        return Finding(
-            subject=name,
-            text=(
-                f"the reward's part {name!r} makes {self._share(name):.0%} of the variance within groups, mean of "
-                f"{len(self._window)} updates, while training success went from {before:.2f} to {after:.2f}."
-            ),
-        )
+
+def _finding(part: str, share: float, updates: int, success: tuple[float, float]) -> Finding:
+    return Finding(
+        subject=part,
+        text=(
+            f"the reward's part {part!r} makes {share:.0%} of the variance within groups, mean of {updates} updates, while "
+            f"training success went from {success[0]:.2f} to {success[1]:.2f}."
+        ),
+    )
 
 
 def _measured(metrics: Mapping[str, float]) -> _Update | None:

@@ -20,6 +20,7 @@ from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
 
 _IDENTITY = "identity.json"
+_SCORED = "scored.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,16 @@ class RunDirectory:
             return read_identity(self.path)
         self.write_json(_IDENTITY, asdict(fresh))
         return fresh
+
+    @property
+    def scored_with(self) -> str | None:
+        """Fingerprint of the reward that all groups of the run's pool have; None: unknown."""
+        path = self.path / _SCORED
+        return str(json.loads(path.read_text("utf-8"))["fingerprint"]) if path.is_file() else None
+
+    @scored_with.setter
+    def scored_with(self, fingerprint: str) -> None:
+        self.write_json(_SCORED, {"fingerprint": fingerprint})
 
     def forget_after(self, version: int | None) -> None:
         """Remove what an earlier session recorded of updates after `version`, which will be made again; None: of all.

@@ -1,11 +1,13 @@
-"""What a run takes along to the other nodes of its cluster: the user's own code."""
+"""What a run takes along to the other nodes of its cluster: the user's own code, and passwords."""
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 
 from cacherl.config import RunConfig
+from cacherl.secrets import Secrets
 from envs.dotted import module_roots
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -25,6 +27,15 @@ def modules_to_ship(config: RunConfig) -> list[str]:
     names = [config.env.name, *(":".join(function.rsplit(".", 1)) for function in functions)]
     roots = [path.resolve() for name in names for path in module_roots(name)]
     return [str(root) for root in dict.fromkeys(roots) if not _everywhere(root)]
+
+
+def secrets_to_ship(config: RunConfig) -> Secrets:
+    """The variables that `replay.password_env` and `reward.judge.api_key_env` name, as far as this process has them.
+
+    One that it has not is left to the nodes.
+    """
+    names = (config.replay.password_env, config.reward.judge.api_key_env)
+    return Secrets({name: os.environ[name] for name in names if name is not None and name in os.environ})
 
 
 def _everywhere(root: Path) -> bool:

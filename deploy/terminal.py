@@ -14,6 +14,16 @@ from rich.console import Console
 from cacherl.process import redirect_output
 
 
+class _Terminal(Console):
+    """A console that falls silent when nobody reads it any more (`cacherl train | head`): the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """rich's own would raise SystemExit, which ends an event loop before the run could stop in order."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 @contextlib.contextmanager
 def own_terminal(log: Path) -> Iterator[Console]:
     """A console on the process's stdout, while its stdout and stderr themselves (C libraries included) go to `log`."""
@@ -23,7 +33,7 @@ def own_terminal(log: Path) -> Iterator[Console]:
     with os.fdopen(os.dup(stdout), "w") as terminal:
         redirect_output(log)
         try:
-            yield Console(file=terminal)
+            yield _Terminal(file=terminal)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

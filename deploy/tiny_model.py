@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from cacherl.config import TinyModelSection
+from cacherl.model_settings import TinyModelSection
 from envs.base import TaskSource
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"

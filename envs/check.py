@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.base import TRAIN, VAL, Task, TaskSource
 from envs.conformance import repetition, shape, verdicts
 from envs.conformance.subject import Subject

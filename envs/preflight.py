@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError, NoSolutionError
 from envs.base import TRAIN, VAL, EnvStep, PlannedCall, Solution, Task, TaskSource, ToolEnv
 from envs.interface import require

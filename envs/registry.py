@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cacherl.config import EnvSection, SandboxSection
+from cacherl.environment_settings import EnvSection, SandboxSection
 from cacherl.errors import ConfigError
 from envs.adapters.agentdojo.source import dojo_source
 from envs.adapters.bfcl.source import bfcl_source

@@ -1,7 +1,7 @@
 """Family, Scenario, Simulator: the three objects that make a family of tasks; everything else is shared.
 
 `Family` draws scenarios, a `Scenario` is one task with its solution, and a `Simulator` is the world of one episode.
-`envs.simulated.SimulatedEnv` adds parsing, validation, noise and rendering, `envs.source.SimulatedSource` sampling and ids.
+`envs.world_env.WorldEnv` adds parsing, validation, noise and rendering, `envs.source.SimulatedSource` sampling and ids.
 """
 
 from __future__ import annotations

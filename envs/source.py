@@ -6,18 +6,18 @@ import random
 from collections.abc import Iterator
 from functools import lru_cache
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.answer import render_answer
 from envs.base import TRAIN, ActionFormat, Solution, Task, ToolSpec
 from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
-from envs.simulated import SimulatedEnv
 from envs.simulator import Family, Scenario, Simulator
 from envs.tool_cache.cache import open_cache
 from envs.vocabulary import distinct_words
 from envs.world import SimulatedWorld
+from envs.world_env import WorldEnv
 
 #: Task seeds are drawn below this.
 SEEDS = 2**31
@@ -81,8 +81,8 @@ class SimulatedSource:
         """The untouched world of a task."""
         return self._scenario(task.split, task.level, task.seed).start()
 
-    def make_env(self) -> SimulatedEnv:
-        return SimulatedEnv(
+    def make_env(self) -> WorldEnv:
+        return WorldEnv(
             self._world,
             tools=self._toolbox.specs,
             action_format=self._format,

@@ -19,8 +19,8 @@ import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import Tensor
 
-from cacherl.config import LearnerSection
 from cacherl.errors import NotFiniteError
+from cacherl.learner_settings import LearnerSection
 from learner.batch import MicroBatch
 from learner.gradient_guard import GradientGuard
 from learner.lora import without_adapter

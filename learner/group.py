@@ -17,6 +17,7 @@ from cacherl.config import RunConfig
 from cacherl.durable import WrittenFile
 from cacherl.errors import CacheRLError, DeadlineExceeded, LearnerError
 from cacherl.policy import WeightManifest
+from cacherl.secrets import Secrets
 from cacherl.trajectory import Trajectory
 from learner.demonstrations import Demonstrations
 from learner.rank_actor import RankActor
@@ -42,6 +43,7 @@ class LearnerGroup:
         log_dir: folder for one 'learner-<rank>.log' each.
         ray_namespace: where the actors' names are known; None: the driver's own.
         placement: placement group with a bundle per rank, in rank order; None leaves the placement to Ray.
+        secrets: of the replay service; None: every node has them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LearnerGroup:
         log_dir: Path,
         ray_namespace: str | None = None,
         placement: PlacementGroup | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self._config = config
         self._cwd = Path.cwd()
@@ -67,6 +70,7 @@ class LearnerGroup:
                 rank=rank,
                 world=world,
                 log_path=self._cwd / log_dir / f"learner-{rank}.log",
+                secrets=secrets or Secrets(),
             )
             for rank in range(world)
         ]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cacherl.config import LoraSection
 from cacherl.errors import ConfigError
+from cacherl.learner_settings import LoraSection
 
 _BASE = ".base_layer."
 _ADAPTER = "default"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cacherl.config import LearnerSection
+from cacherl.learner_settings import LearnerSection
 
 
 class GatedAdamW(torch.optim.AdamW):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cacherl.config import LearnerSection
+from cacherl.learner_settings import LearnerSection
 from learner.batch import MicroBatch, Row, collate, micro_batches
 
 #: Lines are as wide as this many times the longest row, the first that leaves at most a twentieth empty: attention is computed

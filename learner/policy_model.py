@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cacherl.config import LoraSection
 from cacherl.errors import ConfigError
+from cacherl.learner_settings import LoraSection
 from learner.batch import MicroBatch
 from learner.cpu_linear import use_onednn
 from learner.logprobs import ScoringHead

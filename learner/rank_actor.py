@@ -10,6 +10,7 @@ import ray
 
 from cacherl.config import RunConfig
 from cacherl.policy import WeightManifest
+from cacherl.secrets import Secrets
 from learner.quiet import log_to
 
 
@@ -26,8 +27,10 @@ class RankActor:
         rank: int,
         world: int,
         log_path: Path,
+        secrets: Secrets,
     ) -> None:
         log_to(log_path)
+        secrets.install()
         # Imported here, after the streams are redirected, because importing deepspeed already prints.
         from learner.worker import LearnerWorker
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cacherl.config import LearnerSection
+from cacherl.learner_settings import LearnerSection
 from learner.batch import MicroBatch, Row, empty_micro_batch
 from learner.engine import PolicyEngine
 from learner.packing import cut

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from cacherl.config import LearnerSection, WarmStartSection
+from cacherl.learner_settings import LearnerSection, WarmStartSection
 from learner.batch import MicroBatch, empty_micro_batch, partition
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine

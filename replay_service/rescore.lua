@@ -1,11 +1,12 @@
 -- Give group A.gid another payload, A.bytes long, and priority A.p, under the mark A.mark; A.draw is a spare Exp(1) draw. The
 -- payload is A.payload where it lies beside the index; elsewhere it is written between a call with A.probe and the one without.
+-- With A.leased_too no learner is at work, so that leases stand in nobody's way.
 -- Returns status ok | done (it has that mark already) | leased (a learner trains on it) | dropped (no gradient) | gone.
 if not cfg then return reply({ status = 'unconfigured' }) end
 local m = load_meta(A.gid)
 if not m then return reply({ status = 'gone' }) end
 if call('HGET', MARK, A.gid) == A.mark then return reply({ status = 'done' }) end
-if m.leases > 0 then return reply({ status = 'leased' }) end
+if m.leases > 0 and not A.leased_too then return reply({ status = 'leased' }) end
 if A.p <= 0 then
   remove(A.gid, m)
   bump('zero_variance', 1)

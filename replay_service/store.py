@@ -161,7 +161,7 @@ class Replay:
         if len(group) > trajectories or size > most_bytes:
             raise ReplayError(_too_large(group.group_id, len(group), size))
 
-    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str) -> RescoreStatus:
+    def rescore(self, group: TrajectoryGroup, *, priority: float, mark: str, leased_too: bool = False) -> RescoreStatus:
         """Put a group with other rewards in the place of the one of the same id, all or nothing, with its new priority.
 
         Place in the order of arrival, uses and policy versions stay. 'done': it carries this mark already; 'leased': a learner
@@ -170,6 +170,7 @@ class Replay:
 
         Args:
             mark: names the reward; a group keeps the last one.
+            leased_too: also groups that are held: by a learner that is dead, whose successor will draw the batch again.
 
         Raises:
             ValueError: negative or non-finite priority.
@@ -177,6 +178,7 @@ class Replay:
         _check_finite("priority", {group.group_id: priority})
         payload = self._encode(group)
         facts = {"p": float(priority), "bytes": len(payload), "mark": mark, "draw": self._draws.one()}
+        facts |= {"leased_too": True} if leased_too else {}
         (answer,) = self._pool.ask(lambda: [self._payloads.replace(group.group_id, payload, facts)])
         status: RescoreStatus = answer[b"status"].decode()
         return status

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.base import PlannedCall, ToolSpec
 from envs.live.http import HttpTool, HttpToolkit
 from envs.live.mcp import McpToolkit

@@ -93,11 +93,13 @@ class MarkedProcess:
         return maps
 
     def leftovers(self, grace_s: float = 15.0) -> tuple[dict[int, str], set[Path]]:
-        """Processes still there after `grace_s`, and files in shared memory that were not there before."""
+        """Processes still there after `grace_s`, and files in shared memory that were not there before and nobody else uses."""
         deadline = time.monotonic() + grace_s
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.2)
-        return self.alive(), _shared_memory_files() - self._shared_memory
+        used = _mapped_shared_memory()  # by other runs of the machine: this one has ended
+        new = _shared_memory_files() - self._shared_memory
+        return self.alive(), {file for file in new if file.exists() and file.stat().st_ino not in used}
 
     def kill_all(self) -> None:
         for pid in self.alive():
@@ -109,6 +111,18 @@ class MarkedProcess:
 
 def _shared_memory_files() -> set[Path]:
     return set(Path("/dev/shm").iterdir())
+
+
+def _mapped_shared_memory() -> set[int]:
+    """Inodes of /dev/shm that a process has mapped; a semaphore's path in its maps is not the file's."""
+    number = Path("/dev/shm").stat().st_dev
+    device = f"{os.major(number):02x}:{os.minor(number):02x}"
+    inodes = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            rows = (line.split(maxsplit=5) for line in maps.read_text().splitlines())
+            inodes |= {int(row[4]) for row in rows if row[3] == device}
+    return inodes
 
 
 def train_command(config: str, *overrides: str) -> list[str]:

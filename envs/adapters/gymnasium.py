@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message
 from envs.adapters.suite import SuiteSource

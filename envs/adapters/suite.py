@@ -6,15 +6,15 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 from envs.base import TRAIN, VAL, ActionFormat, Solution, Task, ToolSpec
 from envs.noise import uniform
 from envs.parser import action_format
-from envs.simulated import SimulatedEnv
 from envs.vocabulary import distinct_words
 from envs.world import World
+from envs.world_env import WorldEnv
 
 T = TypeVar("T")
 
@@ -101,8 +101,8 @@ class SuiteSource(Generic[T]):
         tasks = (task for level in self._levels for task in self.all_tasks(level))
         return distinct_words((message.content for task in tasks for message in task.messages), self.tags())
 
-    def make_env(self) -> SimulatedEnv:
-        return SimulatedEnv(
+    def make_env(self) -> WorldEnv:
+        return WorldEnv(
             lambda task: self._start(self._item(task)),
             tools=(),
             action_format=self._format,

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.agents import OracleAgent, RandomAgent
 from envs.base import TaskSource
 from envs.episode import play

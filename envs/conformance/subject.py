@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.agents import Agent
 from envs.base import EnvStep, Task, TaskSource, ToolEnv

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 from envs.answer import render_answer
@@ -27,9 +27,9 @@ from envs.live.world import LiveWorld
 from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
-from envs.simulated import SimulatedEnv
 from envs.tool_cache.cache import open_cache
 from envs.vocabulary import distinct_words
+from envs.world_env import WorldEnv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,8 @@ class LiveSource:
     def vocabulary(self) -> Iterator[str]:
         return distinct_words(self._texts(), self.tags())
 
-    def make_env(self) -> SimulatedEnv:
-        return SimulatedEnv(
+    def make_env(self) -> WorldEnv:
+        return WorldEnv(
             self._world,
             tools=self._toolbox.specs,
             action_format=self._format,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cacherl.config import SandboxSection
+from cacherl.environment_settings import SandboxSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.jsontext import compact
 from envs.sandbox import wire

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeVar
 
-from cacherl.config import ToolCacheSection
+from cacherl.environment_settings import ToolCacheSection
 from cacherl.trajectory import Tier
 from envs.jsontext import compact
 from envs.observation import NoResultError

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from envs.adapters.agentdojo import package
 from envs.adapters.agentdojo.package import SUITES, UserTask

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.errors import ConfigError
 from envs.adapters.bfcl.package import CATEGORIES, Entry, entries, read_call, tool_specs
 from envs.adapters.bfcl.source import bfcl_source

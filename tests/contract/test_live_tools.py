@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.agents import OracleAgent
 from envs.base import EnvStep, PlannedCall, TaskSource
@@ -230,7 +230,7 @@ def test_a_server_ends_with_its_process_however_that_dies(tmp_path: Path) -> Non
     script = (
         "import asyncio, sys, time\n"
         "from live_tools import make_mcp_weather\n"
-        "from cacherl.config import EnvSection\n"
+        "from cacherl.environment_settings import EnvSection\n"
         "source = make_mcp_weather(EnvSection(levels=(1,), transient_failure_rate=0.0))\n"
         "async def act():\n"
         "    env = source.make_env()\n"

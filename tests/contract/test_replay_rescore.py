@@ -175,6 +175,16 @@ def test_a_group_that_a_learner_holds_is_rescored_when_it_is_given_back(make_poo
     assert priorities(pool) == priorities(fresh)
 
 
+def test_what_a_dead_learner_holds_is_rescored_and_drawn_again_under_its_name(make_pool, tmp_path):
+    old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new")
+    pool, fresh = fill(make_pool("held"), old, 6), fill(make_pool("free"), new, 6)
+    held = [entry.group_id for entry in pool.sample("b", 2).entries]
+    assert rescore_pool(pool, load_config(new), leased_too=True) == RescoreResult(rescored=6, dropped=0, known=0, gone=0)
+    assert priorities(pool) == priorities(fresh)
+    assert [entry.group_id for entry in pool.sample("b", 2).entries] == held
+    assert [encode_group(group) for group in pool.fetch(held)] == [encode_group(group) for group in fresh.fetch(held)]
+
+
 def test_a_lease_that_never_ends_is_an_error_that_says_so(make_pool, tmp_path, monkeypatch):
     monkeypatch.setattr("deploy.rescore._LEASE_SLACK_S", -10_000.0)
     pool = fill(make_pool(), config_of(OLD, tmp_path, "old"), 2)

@@ -87,7 +87,7 @@ def test_the_command_line_finds_the_pool_of_a_run(server_binary, tmp_path, make_
     for arguments, message in (
         (["stats"], "give either --run FOLDER or --namespace NAME"),
         (["stats", "--run", str(tmp_path), "--url", "redis://h"], "--run knows its server: leave out --url"),
-        (["stats", "--run", str(tmp_path / "replay")], "no config file at|is not the folder of a run"),
+        (["stats", "--run", str(tmp_path / "replay")], "is not the folder of a run"),
     ):
         refused = CliRunner().invoke(app, arguments)
         assert isinstance(refused.exception, ConfigError)

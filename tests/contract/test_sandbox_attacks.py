@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cacherl.config import SandboxSection
+from cacherl.environment_settings import SandboxSection
 from envs.sandbox.sandbox import JAILS, BackendError, Sandbox, World
 from envs.sandbox.worker.interpreter import ANSWER
 from envs.sandbox.worker.reply import Reply

@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from cacherl.config import SandboxSection
+from cacherl.environment_settings import SandboxSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.sandbox.sandbox import JAILS, BackendError, Sandbox, World, open_sandbox
 from envs.sandbox.worker.reply import Reply
@@ -268,7 +268,7 @@ def is_of(sandbox: Sandbox, process: psutil.Process) -> bool:
 
 OWNER = """
 import asyncio, os, sys, time
-from cacherl.config import SandboxSection
+from cacherl.environment_settings import SandboxSection
 from envs.sandbox.sandbox import Sandbox, World
 sandbox = Sandbox(SandboxSection(wall_s=100, cpu_s=100), backend=sys.argv[1])
 async def main():
@@ -316,7 +316,7 @@ def in_a_poor_machine(code: str) -> subprocess.CompletedProcess[str]:
 
 def opening(**settings) -> str:
     return (
-        "from cacherl.config import SandboxSection; from envs.sandbox.sandbox import open_sandbox\n"
+        "from cacherl.environment_settings import SandboxSection; from envs.sandbox.sandbox import open_sandbox\n"
         f"print(open_sandbox(SandboxSection(**{settings!r})).backend)"
     )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacherl.config import ToolCacheSection
+from cacherl.environment_settings import ToolCacheSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import open_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.registry import load_source
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.base import EnvStep
 from envs.registry import load_source
 

@@ -17,7 +17,7 @@ from replay_service.server import ReplayServer
 from replay_service.store import Replay
 from support import MarkedProcess, train_command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 UPDATES, EVERY, KILLED_AFTER = 9, 3, 4
 
@@ -69,6 +69,19 @@ def pushed_of(run: Path, group_ids: set[str]) -> tuple[list[bool], int]:
         return pool.pushed(sorted(group_ids)), pool.stats().duplicates
 
 
+def misuse_of(run: Path) -> dict[str, float]:
+    """Trajectory -> what it was charged for its calls, of those in the pool that were only charged."""
+    identity = json.loads((run / "identity.json").read_text())
+    with ReplayServer(run / "replay") as server, Replay(server.url, identity["replay_namespace"], join=True) as pool:
+        groups = [group for group in pool.fetch([info.group_id for info in pool.entries()]) if group]
+    parts = {
+        member.trajectory_id: [turn.rewards.get("tool_use", 0.0) for turn in member.turns]
+        for group in groups
+        for member in group.trajectories
+    }
+    return {name: sum(values) for name, values in parts.items() if sum(values) < 0 and max(values) <= 0}
+
+
 def test_sigkill_and_resume(tmp_path: Path, started: list[MarkedProcess]) -> None:
     run = tmp_path / "smoke"
     first = session(tmp_path, started)
@@ -111,7 +124,19 @@ def test_sigkill_and_resume(tmp_path: Path, started: list[MarkedProcess]) -> Non
     final = AutoModelForCausalLM.from_pretrained(run / "final_model").state_dict()
     assert all((exported[name] == value).all() for name, value in final.items())
 
-    third = session(tmp_path, started, "env.levels=[1]")
-    assert third.wait(60) == 2
-    assert "env.levels" in third.text()
+    refused = session(tmp_path, started, "env.levels=[1]")
+    assert refused.wait(60) == 2
+    assert "env.levels" in refused.text()
     assert steps(run, "learner/loss") == list(range(1, UPDATES + 1))
+
+    misused = misuse_of(run)
+    assert misused
+    edited = session(tmp_path, started, "reward.tool_misuse=-0.05", f"run.updates={UPDATES + 2}")
+    assert edited.wait(280) == 0, edited.text()[-4000:]
+    assert "note: the reward was edited: " in edited.text()
+    assert steps(run, "learner/loss") == list(range(1, UPDATES + 3))
+    now = misuse_of(run)
+    assert misused.keys() & now.keys(), "nothing of the pool was left to compare"
+    assert {name: now[name] for name in misused.keys() & now.keys()} == pytest.approx(
+        {name: misused[name] / 2 for name in misused.keys() & now.keys()}
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from envs.agents import OracleAgent
 from envs.base import TaskSource
 from envs.episode import play

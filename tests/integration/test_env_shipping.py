@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cacherl.config import EnvSection, parse_config
+from cacherl.config import parse_config
+from cacherl.environment_settings import EnvSection
 from deploy.cluster import cluster
 from envs.base import TaskSource
 from envs.registry import load_source

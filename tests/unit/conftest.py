@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from actors.chat import Chat
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from deploy.tiny_model import build_tokenizer
 from envs.base import TaskSource
 from envs.registry import load_source

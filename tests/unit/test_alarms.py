@@ -9,7 +9,7 @@ import pytest
 
 from cacherl.errors import ReplayError
 from cacherl.metrics import lookup
-from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation
+from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation, Windowed
 
 
 def too_high(observation: Observation) -> Sequence[Finding]:
@@ -95,3 +95,18 @@ def test_a_resumed_run_does_not_raise_again_what_is_raised() -> None:
     verdict = after.check(at(2, a=2.0))
     assert verdict.events == ()
     assert verdict.metrics == before.check(at(2, a=2.0)).metrics
+
+
+def test_a_window_holds_the_last_measurements_and_is_judged_once_it_is_full() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def judge(values: Sequence[float]) -> Sequence[Finding]:
+        seen.append(tuple(values))
+        return [Finding(text=f"{values[-1]:g} is too much.")] if values[-1] > 3 else []
+
+    condition = Windowed(length=2, measure=lambda metrics: metrics.get("a"), judge=judge)
+    found = [
+        condition(at(update, **metrics)) for update, metrics in enumerate([{"a": 9.0}, {"b": 1.0}, {"a": 2.0}, {}, {"a": 4.0}])
+    ]
+    assert seen == [(9.0, 2.0), (2.0, 4.0)], "an update without the metric neither counts nor is judged"
+    assert [list(findings) for findings in found] == [[], [], [], [], [Finding(text="4 is too much.")]]

@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from actors.briefing import briefed_chat
 from actors.chat import Chat
-from cacherl.config import EnvSection, parse_config
+from cacherl.config import parse_config
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
 from envs.adapters.skyrl import skyrl_source

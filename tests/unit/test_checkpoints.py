@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 from cacherl.config import RunConfig, load_config
@@ -215,6 +216,32 @@ def test_export_of_a_run_and_of_a_checkpoint(tmp_path: Path) -> None:
         export_policy(run, tmp_path / "newest")
     with pytest.raises(CheckpointError, match="neither a checkpoint"):
         export_policy(tmp_path, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("command", "otherwise"),
+    [
+        (["export", "{run}", "{run}-out"], "export one of the run's checkpoints by its own folder"),
+        (["resume", "{run}"], "begin a new run from a checkpoint's policy"),
+        (["replay", "stats", "--run", "{run}"], "give the pool's rules with --config"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_settings_of_another_version_are_refused_by_file_and_field(tmp_path: Path, command: list[str], otherwise: str) -> None:
+    config = settings(tmp_path)
+    file = RunDirectory(config).path / "config.yaml"
+    checkpoint = take(store(config.checkpoint_dir), 10)
+    tree = yaml.safe_load(file.read_text())
+    tree["learner"] |= {"momentum": 0.9, "epochs": "many"}
+    file.write_text(yaml.safe_dump(tree))
+    result = CliRunner().invoke(app, [part.format(run=tmp_path / "a") for part in command])
+    assert isinstance(result.exception, ConfigError)
+    first, *fields, last = str(result.exception).splitlines()
+    assert first == f"{file}: this version of CacheRL does not accept the run's settings:"
+    assert [line.split(": ")[0] for line in fields] == ["  learner.epochs", "  learner.momentum"]
+    assert "got 'many'" in fields[0]
+    assert last.startswith(f"remove or change them in that file, or {otherwise}")
+    assert export_policy(checkpoint, tmp_path / "by_folder").version == 10, "a checkpoint needs no settings"
 
 
 def test_records_of_updates_that_will_be_made_again_go(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import CurriculumSection, RunConfig, load_config, parse_config
+from cacherl.config import RunConfig, load_config, parse_config
+from cacherl.environment_settings import CurriculumSection
 from cacherl.errors import ConfigError
 from cacherl.metrics import lookup
 from deploy.curriculum import Choice, Curriculum

@@ -13,7 +13,8 @@ from actors.demonstrations import demonstrate
 from actors.episode import EpisodeLimits
 from actors.policy import Sampling
 from actors.scoring import composer_of
-from cacherl.config import EnvSection, RunConfig
+from cacherl.config import RunConfig
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Trajectory
 from deploy.tiny_model import build_tokenizer

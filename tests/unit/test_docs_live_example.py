@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.agents import OracleAgent
 from envs.base import PlannedCall
 from envs.episode import play

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.agents import OracleAgent, RandomAgent, ScriptedAgent, TeacherAgent
 from envs.episode import play

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message, ToolCall
 from envs.base import EnvStep, PlannedCall, Solution, SolutionStep, ToolSpec
 from envs.check import CHECKS, check_source

@@ -10,7 +10,7 @@ import statistics
 
 import pytest
 
-from cacherl.config import EnvSection, SandboxSection
+from cacherl.environment_settings import EnvSection, SandboxSection
 from cacherl.errors import ConfigError
 from envs.agents import ScriptedAgent
 from envs.base import PlannedCall

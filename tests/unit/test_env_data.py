@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.data.names import LARGEST
 from envs.data.question import LEVELS, SHAPES, build_question, is_comp_pair, is_val_part
 from envs.data.table import Filter, Table

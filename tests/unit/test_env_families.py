@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent, TeacherAgent
 from envs.base import PlannedCall, Task, TaskSource

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from cacherl.config import EnvSection, RunConfig, parse_config
+from cacherl.config import RunConfig, parse_config
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from cacherl.metrics import lookup
 from deploy.shipping import modules_to_ship

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.noise import ToolNoise, uniform
 from envs.registry import load_source
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from envs import preflight as module
 from envs.preflight import preflight
 from envs.registry import FAMILIES, load_source
 from envs.research.family import ResearchFamily
-from envs.simulated import SimulatedEnv
 from envs.source import SimulatedSource
+from envs.world_env import WorldEnv
 
 SECTION = EnvSection(name="mine:Mine", levels=(1, 2))
 
@@ -32,7 +32,7 @@ class Speechless:
         )
 
 
-class WithoutVerdict(SimulatedEnv):
+class WithoutVerdict(WorldEnv):
     verdict = None
 
 
@@ -85,7 +85,7 @@ async def test_an_error_names_the_task_and_the_command_that_tells_more():
 
 
 async def test_an_environment_that_hangs_is_refused(monkeypatch):
-    class Hanging(SimulatedEnv):
+    class Hanging(WorldEnv):
         async def reset(self, task, *, rollout_seed):
             await asyncio.sleep(60)
 

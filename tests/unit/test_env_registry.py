@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from envs.dotted import module_roots, own_sources
 from envs.registry import build_source, load_source, training_levels

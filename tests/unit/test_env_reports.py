@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.base import PlannedCall
 from envs.registry import load_source
 from envs.reports.library import LEVELS, SHAPES, build_library, is_comp_pair, is_val_hop

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import EnvironmentFault
 from envs.agents import OracleAgent
 from envs.base import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.registry import load_source
 from envs.trip.market import LEVELS, SHAPES, build_market, is_comp_pair, is_val_leg
 from envs.trip.names import AMPLE, CITIES, FLIGHT_IDS, HOTEL_IDS

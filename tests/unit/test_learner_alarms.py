@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cacherl.learning_settings import LearnerAlarmsSection
+from cacherl.alarm_settings import LearnerAlarmsSection
 from cacherl.metrics import lookup
 from deploy.alarms import AlarmBoard, Observation
 from deploy.learner_alarms import learner_alarms
@@ -49,6 +49,23 @@ def test_a_healthy_run_raises_none() -> None:
 )
 def test_each_is_raised_by_its_own_metric_alone(changes: dict[str, float], name: str, update: int) -> None:
     assert raised(after_health(**changes)) == {name: update}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"drift_kl": 0.05}, "learner/drift_kl is 0.05, after a median of 0.01 over 4 updates."),
+        ({"entropy": 0.01}, "learner/entropy fell from 1 in the first 4 updates to 0.01."),
+        ({"ratio_mean": 3.0}, "learner/ratio_mean was 1.5 on average of 4 updates, above 1.2."),
+        ({"ess": 0.001}, "learner/ess was 0.001 on average of 4 updates, below 0.05."),
+        ({"good_logprob": -1.5}, "learner/good_logprob fell from -0.5 to -1 within 4 updates."),
+    ],
+)
+def test_a_finding_has_the_figures(changes: dict[str, float], text: str) -> None:
+    board = AlarmBoard(learner_alarms(LearnerAlarmsSection(window=WINDOW)))
+    updates = enumerate(after_health(**changes))
+    events = [event for n, metrics in updates for event in board.check(Observation(update=n, metrics=metrics)).events]
+    assert [event.text for event in events] == [text]
 
 
 def test_what_is_small_is_no_surge_however_it_grows() -> None:

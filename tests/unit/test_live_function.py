@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.errors import EnvironmentFault
 from envs.base import PlannedCall, Task
 from envs.live.function import FunctionTool, FunctionToolkit, ToolError, tool

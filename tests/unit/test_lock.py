@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.lock import HEADER, ROOT, lock_text, torch_release
+from deploy.lock import HEADER, LOCK, ROOT, SUITES, lock_text, torch_release
 
 
 def _item(name: str, version: str) -> dict[str, Any]:
@@ -27,8 +27,17 @@ def test_lock_is_sorted_and_leaves_out_the_vision_packages_and_the_project() -> 
         ]
     }
     lines = lock_text(report, project="cacherl").splitlines()
-    assert [line for line in lines if not line.startswith("#")] == ["absl-py==2.5.1", "Jinja2==3.1.6", "torch==2.13.0+cpu"]
-    assert len(lines) - 3 == HEADER.count("\n")
+    pins = [line for line in lines if not line.startswith("#")]
+    suites = [f"{name}=={version}" for name, version in SUITES.items()]
+    assert pins == sorted([*suites, "absl-py==2.5.1", "Jinja2==3.1.6", "torch==2.13.0+cpu"], key=str.lower)
+    assert len(lines) - len(pins) == HEADER.count("\n")
+
+
+def test_the_lock_in_use_has_the_suites_that_pyproject_names() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pins = {f"{name}=={version}" for name, version in SUITES.items()}
+    assert {extras["bfcl"][0], extras["agentdojo"][0]} <= pins
+    assert pins <= set(LOCK.read_text().splitlines())
 
 
 def test_project_pins_torch() -> None:

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from cacherl.config import LoraSection, parse_config
+from cacherl.config import parse_config
 from cacherl.errors import ConfigError
+from cacherl.learner_settings import LoraSection
 from learner.batch import MicroBatch, micro_batches
 from learner.export import save_folder
 from learner.lora import without_adapter

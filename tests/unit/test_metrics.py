@@ -1,4 +1,4 @@
-"""Metrics are declared, reduced as declared, and arrive in every sink."""
+"""Metrics are declared and arrive in every sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cacherl.metrics import JsonlSink, Metric, MetricWriter, TensorBoardSink, declare, lookup, reduce
+from cacherl.metrics import JsonlSink, Metric, MetricWriter, TensorBoardSink, declare, lookup
 
 NAN, INF = math.nan, math.inf
 
@@ -23,7 +23,6 @@ def test_every_declaration_has_a_unit_and_a_sentence() -> None:
         assert metric.name == name
         assert metric.unit
         assert len(metric.help.split()) >= 2
-    assert (lookup("learner/ratio_max").reduction, lookup("learner/tokens").reduction) == ("max", "sum")
 
 
 def test_a_family_declares_what_is_below_it_and_not_itself() -> None:
@@ -42,41 +41,6 @@ def test_declaring_again_is_harmless_and_declaring_differently_is_not() -> None:
     with pytest.raises(ValueError, match="metric 'learner/loss' is declared twice"):
         declare([Metric(name="learner/loss", unit="nats", help="something else")])
     assert lookup("learner/loss") is loss
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        ("learner/loss", [1.0, 2.0, 6.0], 3.0),
-        ("learner/tokens", [1, 2, 6], 9.0),
-        ("learner/ratio_max", [1.0, 6.0, 2.0], 6.0),
-        ("learner/lr", [1.0, 6.0, 2.0], 2.0),
-        ("learner/loss", [1.0, NAN], NAN),
-        ("learner/loss", [1.0, INF], NAN),
-        ("learner/tokens", [1.0, INF], INF),
-        ("learner/tokens", [NAN, 1.0], NAN),
-        ("learner/ratio_max", [1.0, NAN], NAN),
-        ("learner/ratio_max", [NAN, 1.0], NAN),
-        ("learner/ratio_max", [1.0, INF], INF),
-        ("learner/lr", [NAN, 1.0], 1.0),
-    ],
-)
-def test_reductions(name: str, values: list[float], expected: float) -> None:
-    assert reduce({name: value} for value in values) == pytest.approx({name: expected}, nan_ok=True)
-
-
-def test_a_minimum_shows_what_is_not_a_number() -> None:
-    declare([Metric(name="test/lowest", unit="1", help="only for this test", reduction="min")])
-    assert reduce([{"test/lowest": 2.0}, {"test/lowest": 1.0}]) == {"test/lowest": 1.0}
-    assert math.isnan(reduce([{"test/lowest": 1.0}, {"test/lowest": NAN}])["test/lowest"])
-
-
-def test_records_need_not_have_the_same_names() -> None:
-    merged = reduce([{"learner/loss": 1.0, "learner/tokens": 5}, {"learner/loss": 3.0}])
-    assert merged == {"learner/loss": 2.0, "learner/tokens": 5.0}
-    assert reduce([]) == {}
-    with pytest.raises(KeyError, match="'learner/colour' is not declared"):
-        reduce([{"learner/colour": 1.0}])
 
 
 def test_json_lines_carry_step_and_time_and_append(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cacherl.config import LearnerSection
+from cacherl.learner_settings import LearnerSection
 from learner.batch import MicroBatch, Row, micro_batches
 from learner.packing import cut, fill_lines, packed_batches
 from learner.policy_model import PolicyModel, load_policy

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.scoring import composer_of
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Trajectory, Turn
 from envs.registry import load_source
 from reward_data import bad, calls, episode, good, live, run_config, says

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cacherl.config import RewardHackingSection, parse_config
+from cacherl.alarm_settings import RewardHackingSection
+from cacherl.config import parse_config
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message, ToolCall, Trajectory, TrajectoryGroup, Turn
 from deploy.alarms import ALARMS_FILE, AlarmBoard, Finding, Observation
-from deploy.reward_hacking import HackingCondition, HackingEvidence, most_lifted, reward_hacking_alarm
+from deploy.reward_hacking import HackingEvidence, hacking_condition, most_lifted, reward_hacking_alarm
 from deploy.run_record import read_run
 from fakes import group_of, two_turns
 
@@ -26,7 +27,7 @@ def at(update: int, *, success: float | None, **shares: float) -> Observation:
 
 def judged(successes: Sequence[float | None], shares: Sequence[float], settings: RewardHackingSection = SETTINGS) -> list[str]:
     """What is found after each update, as subjects joined by commas."""
-    condition = HackingCondition(settings=settings)
+    condition = hacking_condition(settings)
     return [
         ",".join(f.subject for f in condition(at(update, success=success, tool_use=share, final=1 - share)))
         for update, (success, share) in enumerate(zip(successes, shares, strict=True))
@@ -56,12 +57,12 @@ def test_not_found_for_the_outcome_nor_once_the_task_is_solved() -> None:
 
 def test_updates_without_a_measurement_are_not_part_of_the_window() -> None:
     assert judged([0.2, None, 0.2, 0.2, None, 0.2], [0.9] * 6) == ["", "", "", "", "", "tool_use"]
-    condition = HackingCondition(settings=SETTINGS)
+    condition = hacking_condition(SETTINGS)
     assert not any(condition(at(update, success=0.2)) for update in range(9))
 
 
 def test_the_finding_has_the_figures() -> None:
-    condition = HackingCondition(settings=SETTINGS)
+    condition = hacking_condition(SETTINGS)
     for update, success in enumerate([0.3, 0.3, 0.2, 0.2]):
         found = condition(at(update, success=success, tool_use=0.75, final=0.25))
     assert found == [

@@ -81,3 +81,11 @@ def test_a_relative_folder_stays_the_same_when_the_process_moves(tmp_path: Path,
     os.chdir("/")
     assert directory.path == tmp_path / "runs" / "b"
     assert (directory.path / "config.yaml").is_file()
+
+
+def test_the_reward_that_the_pool_has_is_remembered_and_may_be_edited(tmp_path: Path) -> None:
+    first = RunDirectory(config(tmp_path, "reward.tool_use=0.05"))
+    assert first.scored_with is None
+    first.scored_with = "abc"
+    again = RunDirectory(config(tmp_path, "reward.tool_use=0.02", "run.if_exists=resume"))
+    assert again.scored_with == "abc"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cacherl.config import parse_config
-from deploy.shipping import modules_to_ship
+from deploy.shipping import modules_to_ship, secrets_to_ship
 
 
 def shipped(env_name: str = "research", **sections: object) -> list[str]:
@@ -48,3 +49,24 @@ def test_what_a_job_brought_along_is_not_shipped_again(tmp_path: Path, monkeypat
     (unpacked / "ship_brought.py").touch()
     monkeypatch.syspath_prepend(str(unpacked))
     assert shipped("ship_brought:World") == []
+
+
+def test_the_named_variables_that_the_driver_has_are_handed_on_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = {"weight": 0.1, "url": "http://h/v1", "model": "m", "api_key_env": "SHIP_KEY"}
+    replay = {"url": "redis://h", "password_env": "SHIP_PASSWORD"}
+    config = parse_config({"reward": {"judge": judge}, "replay": replay})
+    monkeypatch.setenv("SHIP_OTHER", "not asked for")
+    assert secrets_to_ship(config).variables == {}
+    monkeypatch.setenv("SHIP_PASSWORD", "hush")
+    assert secrets_to_ship(config).variables == {"SHIP_PASSWORD": "hush"}
+    monkeypatch.setenv("SHIP_KEY", "silence")
+    secrets = secrets_to_ship(config)
+    assert secrets.variables == {"SHIP_PASSWORD": "hush", "SHIP_KEY": "silence"}
+    assert "hush" not in f"{secrets} {secrets!r}"
+    monkeypatch.setenv("SHIP_KEY", "of the node")
+    secrets.install()
+    assert os.environ["SHIP_KEY"] == "silence"
+
+
+def test_without_such_variables_nothing_is_handed_on() -> None:
+    assert secrets_to_ship(parse_config({})).variables == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from cacherl.trajectory import Message
 from envs.adapters.gymnasium import gymnasium_source

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from actors.chat import Chat
-from cacherl.config import EnvSection, TinyModelSection
+from cacherl.environment_settings import EnvSection
+from cacherl.model_settings import TinyModelSection
 from deploy.tiny_model import build_tiny_model
 from envs.agents import OracleAgent, RandomAgent
 from envs.base import TaskSource

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import ToolCacheSection
+from cacherl.environment_settings import ToolCacheSection
 from envs.observation import NoResultError
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import ToolCache, open_cache

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cached_world import Shelf, ShelfFamily
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from envs.agents import OracleAgent, RandomAgent
 from envs.base import EnvStep, PlannedCall, TaskSource
 from envs.episode import Episode, play

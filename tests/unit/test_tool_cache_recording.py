@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cacherl.config import ToolCacheSection
+from cacherl.environment_settings import ToolCacheSection
 from cacherl.errors import ConfigError
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import open_cache

@@ -11,7 +11,7 @@ from actors.episode import EpisodeLimits
 from actors.policy import Sampling
 from actors.report import EpisodeSummary, GroupReport, rollout_metrics
 from cacherl.codec import decode_group, encode_group
-from cacherl.config import EnvSection, ToolCacheSection
+from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.agents import OracleAgent
 from envs.registry import load_source

@@ -24,7 +24,8 @@ VERSION = "v1.2.2"
 
 _PIPELINE = "agentdojo.agent_pipeline"
 _INSTALL = (
-    "install it with: pip install --no-deps agentdojo==0.1.35 deepdiff orderly-set docstring-parser email-validator dnspython"
+    "install it with: pip install --no-deps agentdojo==0.1.35 deepdiff cachebox orderly-set docstring-parser "
+    "email-validator dnspython"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.adapters.agentdojo.package import SUITES, UserTask, tool_specs, user_tasks
 from envs.adapters.agentdojo.world import DojoWorld

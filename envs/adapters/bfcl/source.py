@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacherl.config import EnvSection
+from cacherl.environment_settings import EnvSection
 from envs.adapters.bfcl.package import CATEGORIES, Entry, entries
 from envs.adapters.bfcl.prompt import first_messages
 from envs.adapters.bfcl.world import BfclWorld

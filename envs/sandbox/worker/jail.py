@@ -16,7 +16,7 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What code may use. Fields as in `cacherl.config.SandboxSection`."""
+    """What code may use. Fields as in `cacherl.environment_settings.SandboxSection`."""
 
     cpu_s: float
     wall_s: float

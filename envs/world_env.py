@@ -1,4 +1,4 @@
-"""`SimulatedEnv`: a `ToolEnv` around the worlds of a family."""
+"""`WorldEnv`: a `ToolEnv` around a `World`, be it simulated, of live tools or of a public suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envs.simulator import Promising
 from envs.world import World, state_hash
 
 
-class SimulatedEnv:
+class WorldEnv:
     """Reads calls, refuses bad ones, lets good ones fail or wait as the seed says, and runs them in the world.
 
     Calls of one turn run in order. A refused call is answered with an error and never ends the episode. A turn without any
@@ -121,11 +121,11 @@ class SimulatedEnv:
 
     def snapshot(self) -> dict[str, Any]:
         _, world = self._begun()
-        return {"simulator": world.state(), "draws": self._noise.draws, "outcome": self._outcome}
+        return {"world": world.state(), "draws": self._noise.draws, "outcome": self._outcome}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         _, world = self._begun()
-        world.restore(snapshot["simulator"])
+        world.restore(snapshot["world"])
         self._noise.draws = snapshot["draws"]
         self._outcome = snapshot["outcome"]
 

@@ -1,0 +1,41 @@
+"""The settings of an earlier run, as its folder has them; a later version may refuse them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cacherl.config import RunConfig, load_config
+from cacherl.errors import ConfigError
+from deploy.run_record import CONFIG_FILE
+
+
+def config_file(folder: Path) -> Path:
+    """The config.yaml of the run in `folder`, whatever is in it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"{folder} is not the folder of a run (no {CONFIG_FILE} in it)")
+    return file
+
+
+def config_of(folder: Path, *, otherwise: str) -> RunConfig:
+    """The settings that the run in `folder` was made with.
+
+    Args:
+        otherwise: what the user can do but to change them, for the message.
+
+    Raises:
+        ConfigError: there is no run, or this version refuses its settings; names the file and every field.
+    """
+    file = config_file(folder)
+    try:
+        return load_config(file)
+    except ConfigError as error:
+        refused = str(error).replace("\n", "\n  ")
+        raise ConfigError(
+            f"{file}: this version of CacheRL does not accept the run's settings:\n  {refused}\n"
+            f"remove or change them in that file, or {otherwise}"
+        ) from error
