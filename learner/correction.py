@@ -67,6 +67,17 @@ def within(log_w: Array, factor: float) -> bool:
     return not len(log_w) or abs(float(log_w.mean())) <= math.log(factor)
 
 
+def divergence(log_ratios: Array, foreign: npt.NDArray[np.bool_]) -> float:
+    """Mean |log ratio| over the members of a group that the policy played, in nats per token; 0 when it played none.
+
+    Args:
+        log_ratios: float64 [G], mean log-ratio of each member's tokens.
+        foreign: bool [G], members that somebody else played: there is nothing that the policy could have left behind.
+    """
+    own = np.abs(log_ratios[~foreign])
+    return float(own.mean()) if len(own) else 0.0
+
+
 def correct(
     rows: Sequence[Row], proximal: Sequence[npt.NDArray[np.float32]], settings: CorrectionSection, gather: Gather
 ) -> list[Row]:
