@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 
 OVERRIDES = [
     "warm_start.updates=120",
+    "learner.warm_start_threads=1",  # two would slow each other tenfold beside anything else
     "warm_start.demonstrations=1024",
     "rollout.temperature=0.8",
     "exploration.rate=0.3",
