@@ -22,6 +22,7 @@ def composer(reward: dict[str, Any], turns: int = 10) -> Composer:
         ({"tool_use": 0.06, "result_utilization": 0.05}, 10, r"can earn 1.05 .*\(tool_use 0.6, result_utilization 0.45\)"),
         ({"step_penalty": -0.11}, 10, r"can take from a faultless episode 1.1 .*\(step_penalty 1.1\)"),
         ({"step_penalty": -0.04, "adaptive": {"rate": 0.1}}, 10, r"1.2 .*\(step_penalty 1.2\)"),
+        ({"step_penalty": -0.5, "normalize": ["step_penalty"], "adaptive": {"rate": 0.1}}, 10, r"1.5 .*\(step_penalty 1.5\)"),
         ({"cost": {"call": -1, "cap": 0.9}}, 10, r"1.1 .*\(step_penalty 0.2, tool_cost 0.9\)"),
         ({"success": 0.4, "failure": -0.05}, 10, r"can earn 0.5 .* success is worth 0.45"),
         ({"tool_use": 0.2, "tiers": {"enabled": True}}, 10, r"can earn 0.8 .*\(tool_use 0.8\), success is worth 0.6"),
