@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,6 +18,7 @@ from rewards.tiers import answer_weight, exact_weights
 
 #: Parts that speak of the answer; the others are the process.
 _ANSWER = frozenset({FINAL, JUDGE})
+_ARRAYS = ("token_ids", "loss_mask", "rollout_logprobs", "policy_versions")
 
 
 @dataclass(slots=True)
@@ -90,10 +92,10 @@ class Composer:
             ConfigError: a component cannot work with these trajectories.
             ValueError: a component returned something else than a finite number.
         """
-        members = [_unscored(member) for member in members]
-        scored = [self._valued(member) for member in members]
+        shown = [_shown(member) for member in members]
+        scored = [self._valued(member) for member in shown]
         for component in self._group:
-            for parts, values in zip(scored, component.group(members), strict=True):
+            for parts, values in zip(scored, component.group(shown), strict=True):
                 parts.whole.update(values)
         for name in self._section.normalize:
             _normalize(scored, name, abs(self._weights[name]))
@@ -129,9 +131,17 @@ def _normalize(scored: Sequence[_Parts], name: str, weight: float) -> None:
             parts.multiply(name, weight / largest)
 
 
-def _unscored(member: Trajectory) -> Trajectory:
-    """No component sees what an earlier scoring said: a re-scoring must find what the first one found."""
-    return replace(member, rewards={}, turns=tuple(replace(turn, rewards={}) for turn in member.turns))
+def _shown(member: Trajectory) -> Trajectory:
+    """What components see: without an earlier scoring's rewards, since a re-scoring must find what the first one found, and
+    as a copy whose change changes nothing that is kept; of the arrays, which are large, a view that cannot be written to."""
+    turns = tuple(
+        replace(turn, rewards={}, calls=tuple(replace(call, arguments=deepcopy(call.arguments)) for call in turn.calls))
+        for turn in member.turns
+    )
+    arrays = {name: getattr(member, name).view() for name in _ARRAYS}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return replace(member, rewards={}, turns=turns, **arrays)
 
 
 def _booked_as(name: str) -> frozenset[str]:
