@@ -74,7 +74,7 @@ def load_component(section: ComponentSection) -> list[Component]:
         turn = partial(found, **settings)
     elif settings:
         raise ConfigError(
-            f"reward component {section.name}: {section.path} is an object; settings are for a class or a function"
+            f"reward component {section.name}: {section.path} is an object; only a class or function takes settings"
         )
     for what, function in (("turn(step)", turn), ("trajectory(trajectory)", trajectory)):
         if function is not None:
@@ -122,7 +122,8 @@ def _require_value_of_one(section: ComponentSection, what: str, function: Any) -
             pass  # of a builtin, which does not tell
     if problem is not None:
         raise ConfigError(
-            f"reward component {section.name}: {what} of {section.path} must be a plain function of one argument, settings apart: {problem}"
+            f"reward component {section.name}: {what} of {section.path} must be a plain function of one argument, "
+            f"settings apart: {problem}"
         )
 
 
