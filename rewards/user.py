@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import math
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cacherl.errors import CacheRLError, ConfigError
@@ -92,12 +95,29 @@ def load_component(section: ComponentSection) -> list[Component]:
     return parts
 
 
+def source_digest(section: ComponentSection) -> str:
+    """Hash of the file that the component is in; '' where it is in none. What it imports in turn is not looked at.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    spec = getattr(_module(section), "__spec__", None)
+    path = Path(spec.origin) if spec is not None and spec.has_location else None
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else ""
+
+
+def _module(section: ComponentSection) -> ModuleType:
+    try:
+        return importlib.import_module(section.path.rpartition(".")[0])
+    except Exception as error:
+        raise ConfigError(f"reward component {section.name}: {section.path} cannot be imported: {error!r}") from error
+
+
 def _made(section: ComponentSection) -> tuple[Any, dict[str, Any]]:
     """What the path names, a class as an instance of it, and the settings that are still to be given to a function."""
-    module, _, attribute = section.path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+        found = getattr(_module(section), section.path.rpartition(".")[2])
+    except AttributeError as error:
         raise ConfigError(f"reward component {section.name}: {section.path} cannot be imported: {error!r}") from error
     if not inspect.isclass(found):
         return found, section.settings
