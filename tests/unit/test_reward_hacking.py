@@ -30,7 +30,7 @@ def judged(successes: Sequence[float | None], shares: Sequence[float], settings:
     """What is found after each update, as subjects joined by commas."""
     condition = hacking_condition(settings)
     return [
-        ",".join(f.subject for f in condition(at(update, success=success, tool_use=share, final=1 - share)))
+        ",".join(f.subject for f in condition(at(update, success=success, tool_use=share, final=1 - share)) or ())
         for update, (success, share) in enumerate(zip(successes, shares, strict=True))
     ]
 
