@@ -11,7 +11,6 @@ import numpy.typing as npt
 from cacherl.learning_settings import AdvantageSection
 from cacherl.reward_settings import JUDGE, JUDGE_MISSING
 from cacherl.trajectory import Trajectory, TrajectoryGroup
-from learner.credit import is_foreign
 
 #: Component -> its weighted value in each member of a group, float64 [G].
 GroupParts = Mapping[str, npt.NDArray[np.float64]]
@@ -29,7 +28,7 @@ def compared_parts(group: TrajectoryGroup, settings: AdvantageSection) -> list[G
     members = group.trajectories
     if settings.baseline != "separate":
         return [group_parts(members)]
-    parts = ([member for member in members if is_foreign(member) == foreign] for foreign in (False, True))
+    parts = ([member for member in members if member.foreign == foreign] for foreign in (False, True))
     return [group_parts(part) for part in parts if part]
 
 
