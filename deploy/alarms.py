@@ -59,13 +59,13 @@ class Finding:
 class Condition(Protocol):
     """What is wrong after an update. Called once for every update, in order, so it may keep a window of its own."""
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
-        """The findings, at most one a subject; empty while all is well or too little is known."""
+    def __call__(self, observation: Observation) -> Sequence[Finding] | None:
+        """The findings, at most one a subject; empty while all is well, None where too little is known to say."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Windowed(Generic[Measured]):
-    """A condition on the last updates that measured something; without a finding until there are `length` of them.
+    """A condition on the last updates that measured something; it says nothing until there are `length` of them.
 
     Attributes:
         length: updates that `judge` looks at.
@@ -79,14 +79,15 @@ class Windowed(Generic[Measured]):
     judge: Callable[[Sequence[Measured]], Sequence[Finding]]
     _window: deque[Measured] = field(default_factory=deque)
 
-    def __call__(self, observation: Observation) -> Sequence[Finding]:
+    def __call__(self, observation: Observation) -> Sequence[Finding] | None:
         value = self.measure(observation.metrics)
-        if value is None:
-            return ()
-        self._window.append(value)
+        if value is not None:
+            self._window.append(value)
         if len(self._window) > self.length:
             self._window.popleft()
-        return self.judge(tuple(self._window)) if len(self._window) == self.length else ()
+        if len(self._window) < self.length:
+            return None
+        return () if value is None else self.judge(tuple(self._window))
 
 
 class Evidence(Protocol):
@@ -162,13 +163,16 @@ class AlarmBoard:
             raise ValueError(f"alarms must have distinct names, got {names}")
 
     def check(self, observation: Observation) -> Verdict:
-        """Judge an update; to be called for every one, in order. Blocks while evidence is collected."""
-        found = {
-            (alarm.name, finding.subject): (alarm, finding) for alarm in self.alarms for finding in alarm.condition(observation)
-        }
+        """Judge an update; to be called for every one, in order. Blocks while evidence is collected.
+
+        An alarm whose condition cannot say stays as it is: after a resume, until its window is full again.
+        """
+        judged = [(alarm, alarm.condition(observation)) for alarm in self.alarms]
+        found = {(alarm.name, finding.subject): (alarm, finding) for alarm, findings in judged for finding in findings or ()}
+        silent = {alarm.name for alarm, findings in judged if findings is None}
         fresh = [pair for key, pair in found.items() if key not in self._raised]
-        waning = {key: since + 1 for key, since in self._raised.items() if key not in found and since + 1 < _CLEAR_AFTER}
-        self._raised = waning | dict.fromkeys(found, 0)
+        without = {key: since + (key[0] not in silent) for key, since in self._raised.items() if key not in found}
+        self._raised = {key: since for key, since in without.items() if since < _CLEAR_AFTER} | dict.fromkeys(found, 0)
         events = tuple(_event(alarm, finding, observation) for alarm, finding in fresh)
         if self.log is not None and events:
             with self.log.open("a", encoding="utf-8") as lines:

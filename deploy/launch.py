@@ -324,9 +324,11 @@ class Launch:
         mark = fingerprint(self.config)
         if self.directory.resumed and self.directory.scored_with != mark:
             self.monitor.show(waiting_for="the pool to be re-scored with the edited reward")
+            self.directory.scored_with = None  # until all of it is, whatever the next session asks for
             result = await asyncio.to_thread(rescore_pool, replay, self.config, leased_too=True)
             self.monitor.note(
                 f"the reward was edited: {result.rescored} groups re-scored, {result.dropped} without a gradient dropped"
+                + (f", {result.unjudged} with scores missing that the judge did not give" if result.unjudged else "")
             )
         self.directory.scored_with = mark
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from dataclasses import dataclass, replace
 from actors.scoring import composer_of
 from cacherl.config import RunConfig
 from cacherl.errors import DeadlineExceeded
+from cacherl.reward_settings import JUDGE_MISSING
 from cacherl.trajectory import TrajectoryGroup
 from deploy.priority import FreshPriority
 from envs.registry import load_source
 from replay_service.plan import RescoreStatus
 from replay_service.store import Replay
+from rewards.user import source_digest
 
 #: Seconds between two looks at groups that a learner holds.
 _LEASE_POLL_S = 0.2
@@ -38,12 +41,14 @@ class RescoreResult:
         dropped: have no gradient under the new reward and were removed, as if they had been pushed with it.
         known: had been re-scored with this reward before.
         gone: were evicted meanwhile.
+        unjudged: of the re-scored ones, those with a member that the judge gave no score; the next re-scoring asks again.
     """
 
     rescored: int
     dropped: int
     known: int
     gone: int
+    unjudged: int = 0
 
 
 def rescore_pool(
@@ -76,7 +81,12 @@ def rescore_pool(
         scored = replace(group, trajectories=composer.score(group.trajectories))
         if group.group_id not in priorities:
             priorities[group.group_id] = fresh(scored)
-        return pool.rescore(scored, priority=priorities[group.group_id], mark=mark, leased_too=leased_too)
+        judged = all(JUDGE_MISSING not in member.rewards for member in scored.trajectories)
+        status = pool.rescore(
+            scored, priority=priorities[group.group_id], mark=mark if judged else _unfinished(), leased_too=leased_too
+        )
+        counts["unjudged"] += status == "ok" and not judged
+        return status
 
     deadline = time.monotonic() + config.replay.lease_s + _LEASE_SLACK_S
     while left:
@@ -87,20 +97,33 @@ def rescore_pool(
                 held.append(group_id)
             else:
                 counts[status] += 1
-                progress(counts.total(), len(infos))
+                progress(counts.total() - counts["unjudged"], len(infos))
         if held and time.monotonic() > deadline:
             raise DeadlineExceeded(f"a learner to give back {len(held)} groups, {held[0]!r} among them", config.replay.lease_s)
         if held:
             time.sleep(_LEASE_POLL_S)
             pool.reap()
         left = held
-    return RescoreResult(rescored=counts["ok"], dropped=counts["dropped"], known=counts["done"], gone=counts["gone"])
+    return RescoreResult(
+        rescored=counts["ok"],
+        dropped=counts["dropped"],
+        known=counts["done"],
+        gone=counts["gone"],
+        unjudged=counts["unjudged"],
+    )
+
+
+def _unfinished() -> str:
+    """A mark that no group has yet, for rewards that are not what they should be."""
+    return f"unfinished-{secrets.token_hex(8)}"
 
 
 def fingerprint(config: RunConfig) -> str:
-    """Hash of every setting that rewards and fresh priorities depend on."""
+    """Hash of everything that rewards and fresh priorities depend on: the settings, and the files of a user's components."""
     settings = config.model_dump(
         mode="json", include={"reward": True, "advantage": True, "env": {"name", "max_turns"}, "model": {"max_length"}}
     )
     settings["priority"] = config.replay.priority
+    if code := [source_digest(part) for part in config.reward.components if part.weight]:
+        settings["code"] = code
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]

@@ -113,7 +113,8 @@ class HackingEvidence:
             json.dumps({"part": finding.subject, "excess": excess, **readable(member)}, ensure_ascii=False)
             for excess, member in most_lifted(groups, finding.subject)
         ]
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        # A model may well write half a surrogate pair, which no file takes as it is.
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", errors="backslashreplace")
         return str(file)
 
 

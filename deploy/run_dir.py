@@ -48,6 +48,11 @@ def read_identity(folder: Path) -> RunIdentity:
     return RunIdentity(**json.loads(path.read_text("utf-8")))
 
 
+def note_reward(folder: Path, fingerprint: str | None) -> None:
+    """Note in a run's folder which reward all groups of its pool have; None: they need not have the same."""
+    _write_text(folder / _SCORED, json.dumps({"fingerprint": fingerprint}) + "\n")
+
+
 class RunDirectory:
     """`<run.dir>/<run.name>`: config.yaml, metrics.jsonl, summary.json, report.html, logs/, tensorboard/, model/, replay/,
     checkpoints/.
@@ -126,13 +131,14 @@ class RunDirectory:
 
     @property
     def scored_with(self) -> str | None:
-        """Fingerprint of the reward that all groups of the run's pool have; None: unknown."""
+        """Fingerprint of the reward that all groups of the run's pool have; None: unknown, or not all have the same."""
         path = self.path / _SCORED
-        return str(json.loads(path.read_text("utf-8"))["fingerprint"]) if path.is_file() else None
+        found = json.loads(path.read_text("utf-8"))["fingerprint"] if path.is_file() else None
+        return None if found is None else str(found)
 
     @scored_with.setter
-    def scored_with(self, fingerprint: str) -> None:
-        self.write_json(_SCORED, {"fingerprint": fingerprint})
+    def scored_with(self, fingerprint: str | None) -> None:
+        note_reward(self.path, fingerprint)
 
     def forget_after(self, version: int | None) -> None:
         """Remove what an earlier session recorded of updates after `version`, which will be made again; None: of all.
@@ -153,10 +159,13 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> None:
         """Write `text` to the file `name`, whole or not at all."""
-        target = self.path / name
-        partial = target.with_name(f".{name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
+        _write_text(self.path / name, text)
+
+
+def _write_text(target: Path, text: str) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(target)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cacherl.learning_settings import AdvantageSection
 from cacherl.reward_settings import JUDGE, JUDGE_MISSING
-from cacherl.trajectory import TrajectoryGroup
+from cacherl.trajectory import Trajectory, TrajectoryGroup
 
 #: Component -> its weighted value in each member of a group, float64 [G].
 GroupParts = Mapping[str, npt.NDArray[np.float64]]
@@ -18,16 +19,29 @@ GroupParts = Mapping[str, npt.NDArray[np.float64]]
 _ROUNDING = 1e-9
 
 
-def group_parts(group: TrajectoryGroup) -> GroupParts:
-    """The group's reward by component; a component that a member lacks is 0 there.
+def compared_parts(group: TrajectoryGroup, settings: AdvantageSection) -> list[GroupParts]:
+    """The group's reward by component, of those members apart whose returns are compared with each other.
+
+    That is the whole group, or with baseline 'separate' the policy's members and the foreign ones: between a demonstration
+    and the policy's attempts there is a difference that moves nothing, which would hide what does.
+    """
+    members = group.trajectories
+    if settings.baseline != "separate":
+        return [group_parts(members)]
+    parts = ([member for member in members if member.foreign == foreign] for foreign in (False, True))
+    return [group_parts(part) for part in parts if part]
+
+
+def group_parts(members: Sequence[Trajectory]) -> GroupParts:
+    """The members' rewards by component; a component that a member lacks is 0 there.
 
     The judge's score and what stands in for a missing one exclude each other; the one that a member lacks is NaN, since no
     score is not a score of 0.
     """
-    members = [member.reward_parts for member in group.trajectories]
-    names = dict.fromkeys(name for parts in members for name in parts)
+    rewards = [member.reward_parts for member in members]
+    names = dict.fromkeys(name for parts in rewards for name in parts)
     absent = {JUDGE: math.nan, JUDGE_MISSING: math.nan}
-    return {name: np.array([parts.get(name, absent.get(name, 0.0)) for parts in members]) for name in names}
+    return {name: np.array([parts.get(name, absent.get(name, 0.0)) for parts in rewards]) for name in names}
 
 
 def part_metrics(groups: Sequence[GroupParts], *, normalize_std: bool) -> dict[str, float]:

@@ -29,7 +29,7 @@ from learner.kl_reward import KLReward
 from learner.policy_model import frozen_copy
 from learner.preparation import Preparation, Prepared, Sampled
 from learner.publish import flatten
-from learner.reward_parts import group_parts
+from learner.reward_parts import compared_parts
 from learner.scoring import score
 from learner.sft import SupervisedTrainer
 from learner.stats import RankStats
@@ -147,7 +147,7 @@ class LearnerWorker:
         missing = len(entries) - len(sampled)
         if missing:
             logger.warning("batch %s: %d of %d groups were evicted before they were fetched", batch_id, missing, len(entries))
-        parts = tuple(group_parts(group) for _, group in sampled)
+        parts = tuple(part for _, group in sampled for part in compared_parts(group, self._config.advantage))
         return RankStats(version=self._version, metrics=metrics, group_ids=tuple(priorities), parts=parts, missing=missing)
 
     def publish(self, version: int) -> tuple[WeightManifest, npt.NDArray[np.uint8]] | None:

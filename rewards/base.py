@@ -10,6 +10,7 @@ values then. They see what a trajectory records, turn by turn::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -58,10 +59,18 @@ class Reach:
     Attributes:
         gain: the most that an episode can earn from it, with one call a turn.
         toll: the most that it takes from an episode that does nothing wrong.
+
+    Raises:
+        ValueError: negative or not finite: what one part takes is not there for another to earn.
     """
 
     gain: float = 0.0
     toll: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("gain", self.gain), ("toll", self.toll)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"Reach: {name} must be a finite number from 0 on, got {value}")
 
 
 class Component(Protocol):

@@ -30,7 +30,7 @@ def build_components(config: RunConfig, tool_costs: Mapping[str, float]) -> list
         "final": lambda: FinalOutcome(success=section.success, failure=section.failure),
         "tool_use": lambda: ToolUse(needed=section.tool_use, misuse=section.tool_misuse),
         "result_utilization": lambda: ResultUtilization(value=section.result_utilization, rule=section.utilization_rule),
-        "step_penalty": lambda: StepPenalty(penalty=section.step_penalty, limit=_limit(config)),
+        "step_penalty": lambda: StepPenalty(penalty=section.step_penalty),
         "format": lambda: CallFormat(repair=section.format.repair, invalid=section.format.invalid),
         "tool_cost": lambda: ToolCost(
             rate=section.cost.call, cap=section.cost.cap, amount=declared(tool_costs), name="tool_cost"
@@ -48,7 +48,3 @@ def build_components(config: RunConfig, tool_costs: Mapping[str, float]) -> list
         if user.weight:
             components += load_component(user)
     return components
-
-
-def _limit(config: RunConfig) -> float:
-    return config.reward.adaptive.limit if config.reward.adaptive.rate else 1.0

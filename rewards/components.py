@@ -57,10 +57,9 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPenalty:
-    """`penalty` (<= 0) for every turn, the final answer's included; a schedule may multiply it by up to `limit`."""
+    """`penalty` (<= 0) for every turn, the final answer's included."""
 
     penalty: float
-    limit: float = 1.0
     name: str = "step_penalty"
 
     def turn(self, step: Step) -> float:
@@ -68,4 +67,4 @@ class StepPenalty:
         return self.penalty
 
     def reach(self, turns: int) -> Reach:
-        return Reach(toll=-self.penalty * self.limit * turns)
+        return Reach(toll=-self.penalty * turns)

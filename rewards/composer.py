@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -13,10 +14,11 @@ from cacherl.trajectory import Trajectory
 from rewards.base import Blocking, Component, GroupComponent, TrajectoryComponent, TurnComponent, steps_of
 from rewards.catalogue import build_components
 from rewards.domination import require_final_dominates
-from rewards.tiers import answer_weight
+from rewards.tiers import answer_weight, exact_weights
 
 #: Parts that speak of the answer; the others are the process.
-_ANSWER = frozenset({FINAL, JUDGE, JUDGE_MISSING})
+_ANSWER = frozenset({FINAL, JUDGE})
+_ARRAYS = ("token_ids", "loss_mask", "rollout_logprobs", "policy_versions")
 
 
 @dataclass(slots=True)
@@ -27,16 +29,16 @@ class _Parts:
     whole: dict[str, float]
 
     def total(self, name: str) -> float:
-        return math.fsum(parts.get(name, 0.0) for parts in (self.whole, *self.turns))
+        return math.fsum(parts.get(key, 0.0) for parts in (self.whole, *self.turns) for key in _booked_as(name))
 
     def multiply(self, name: str, factor: float) -> None:
         for parts in (self.whole, *self.turns):
-            if name in parts:
-                parts[name] *= factor
+            for key in _booked_as(name) & parts.keys():
+                parts[key] *= factor
 
     @property
     def names(self) -> set[str]:
-        return set(chain(self.whole, *self.turns))
+        return {JUDGE if name == JUDGE_MISSING else name for name in chain(self.whole, *self.turns)}
 
 
 class Composer:
@@ -44,8 +46,9 @@ class Composer:
 
     In this order: every component values every turn and trajectory; parts in `normalize` are divided by their largest
     magnitude in the group; scales of the schedule apply; a turn's sum is bounded by `turn_bound`; what the auxiliary parts of
-    an episode add up to is bounded by the worth of success; the weights by tier apply. A bound shrinks all parts concerned by
-    one factor, so that their proportions stay. Shaping is exempt from all of these, because any of them would void it.
+    an episode add up to is bounded by the worth of success, also as the exact tier weighs both; the weights by tier apply. A
+    bound shrinks all parts concerned by one factor, so that their proportions stay. Shaping is exempt from all of these,
+    because any of them would void it.
 
     Args:
         section: bounds, tiers and what to normalise.
@@ -89,9 +92,10 @@ class Composer:
             ConfigError: a component cannot work with these trajectories.
             ValueError: a component returned something else than a finite number.
         """
-        scored = [self._valued(member) for member in members]
+        shown = [_shown(member) for member in members]
+        scored = [self._valued(member) for member in shown]
         for component in self._group:
-            for parts, values in zip(scored, component.group(members), strict=True):
+            for parts, values in zip(scored, component.group(shown), strict=True):
                 parts.whole.update(values)
         for name in self._section.normalize:
             _normalize(scored, name, abs(self._weights[name]))
@@ -106,13 +110,12 @@ class Composer:
     def _bounded(self, member: Trajectory, parts: _Parts, scales: Mapping[str, float]) -> Trajectory:
         for name, factor in scales.items():
             parts.multiply(name, factor)
-            if name == JUDGE:
-                parts.multiply(JUDGE_MISSING, factor)
         for turn in parts.turns:
             _shrink([turn], abs(_sum(turn)), self._section.turn_bound)
-        worth = self._section.success - self._section.failure
         if not self._section.allow_domination:
-            _shrink([parts.whole, *parts.turns], _sum(parts.whole) + math.fsum(map(_sum, parts.turns)), worth)
+            worth = self._section.success - self._section.failure
+            for answer, process in ((1.0, 1.0), exact_weights(self._section.tiers)):
+                _shrink([parts.whole, *parts.turns], _earned(parts, answer, process), answer * worth)
         if self._section.tiers.enabled:
             answer = answer_weight(member, self._section.tiers)
             for name in parts.names - {SHAPING}:
@@ -126,6 +129,30 @@ def _normalize(scored: Sequence[_Parts], name: str, weight: float) -> None:
     if largest > 0:
         for parts in scored:
             parts.multiply(name, weight / largest)
+
+
+def _shown(member: Trajectory) -> Trajectory:
+    """What components see: without an earlier scoring's rewards, since a re-scoring must find what the first one found, and
+    as a copy whose change changes nothing that is kept; of the arrays, which are large, a view that cannot be written to."""
+    turns = tuple(
+        replace(turn, rewards={}, calls=tuple(replace(call, arguments=deepcopy(call.arguments)) for call in turn.calls))
+        for turn in member.turns
+    )
+    arrays = {name: getattr(member, name).view() for name in _ARRAYS}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return replace(member, rewards={}, turns=turns, **arrays)
+
+
+def _booked_as(name: str) -> frozenset[str]:
+    """Where a component's values are: what stands in for a missing score shares the score's fate in everything."""
+    return frozenset({JUDGE, JUDGE_MISSING}) if name == JUDGE else frozenset({name})
+
+
+def _earned(parts: _Parts, answer: float, process: float) -> float:
+    """What the auxiliary parts of an episode add up to, under these weights of those that speak of the answer and the rest."""
+    names = parts.names - {FINAL, SHAPING}
+    return math.fsum(parts.total(name) * (answer if name in _ANSWER else process) for name in names)
 
 
 def _sum(parts: Mapping[str, float]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from cacherl.errors import ConfigError
 from cacherl.reward_settings import JUDGE, RewardSection
 from rewards.base import Component, Reach
+from rewards.tiers import exact_weights
 
 
 def require_final_dominates(section: RewardSection, components: Iterable[Component], *, turns: int) -> None:
@@ -21,11 +22,16 @@ def require_final_dominates(section: RewardSection, components: Iterable[Compone
     """
     if section.allow_domination:
         return
-    final, process = (section.tiers.exact, 1 - section.tiers.exact) if section.tiers.enabled else (1.0, 1.0)
+    final, process = exact_weights(section.tiers)
     worth = final * (section.success - section.failure)
     weights = {name: abs(weight) for name, weight in section.weights() if name in section.normalize}
+    growth = {"step_penalty": section.adaptive.limit} if section.adaptive.rate else {}
     reaches = [
-        (part.name, _normalized(part.reach(turns), weights.get(part.name)), final if part.name == JUDGE else process)
+        (
+            part.name,
+            _normalized(part.reach(turns), weights.get(part.name)),
+            growth.get(part.name, 1.0) * (final if part.name == JUDGE else process),
+        )
         for part in components
     ]
     for kind, what in (("gain", "can earn"), ("toll", "can take from a faultless episode")):

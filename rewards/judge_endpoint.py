@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import os
 import re
 import socket
 import time
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from cacherl.errors import ConfigError
 from cacherl.reward_settings import JudgeSection
@@ -24,21 +27,17 @@ _FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
 class EndpointModel:
-    """Asks `url`/chat/completions for ``{"score": s}``.
+    """Asks `url`/chat/completions for ``{"score": s}``; a query of the URL (`?api-version=…`) goes with it.
 
     Raises:
         ConfigError: the URL is no http(s) URL, or the key's environment variable is not set.
     """
 
     def __init__(self, section: JudgeSection) -> None:
-        address = urlsplit(section.url or "")
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigError(
-                f"reward.judge.url {section.url!r} must be an http:// or https:// URL such as http://host:8000/v1"
-            )
+        address = _address(section.url or "")
         self._secure = address.scheme == "https"
-        self._host, self._port = address.hostname, address.port
-        self._path = address.path.rstrip("/") + "/chat/completions"
+        self._host, self._port = address.hostname or "", address.port
+        self._path = address.path.rstrip("/") + "/chat/completions" + (f"?{address.query}" if address.query else "")
         self._model = section.model
         self._instructions = section.instructions
         self._headers = {"Content-Type": "application/json", **_authorization(section.api_key_env)}
@@ -48,11 +47,11 @@ class EndpointModel:
         deadline = time.monotonic() + deadline_s
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=_left(deadline))
+        connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
         try:
             connection.request("POST", self._path, self._body(transcript), self._headers)
-            stream = connection.sock  # a reply that ends the connection takes it away
             with contextlib.closing(connection.getresponse()) as response:
-                text = _read(stream, response, deadline)
+                text = _read(response)
         except (OSError, http.client.HTTPException) as error:
             raise JudgementError(f"{self._host}: {error!r}") from error
         finally:
@@ -82,18 +81,61 @@ def read_reply(text: str) -> Judgement:
         raise JudgementError(f"not a judgement: {text:.200} ({type(error).__name__})") from error
 
 
-def _read(stream: socket.socket, response: http.client.HTTPResponse, deadline: float) -> str:
+class _TimelyReader(io.RawIOBase):
+    """What a socket receives until `deadline`, however little comes at a time: headers count as much as the body."""
+
+    def __init__(self, stream: socket.socket, deadline: float) -> None:
+        self._stream = stream
+        self._raw = stream.makefile("rb", buffering=0)  # keeps the connection until the reply is closed
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._stream.settimeout(_left(self._deadline))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _response(deadline: float, stream: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
+    """`http.client`'s reply, all of it read before `deadline`."""
+    response = http.client.HTTPResponse(stream, *args, **kwargs)
+    response.fp.close()
+    response.fp = io.BufferedReader(_TimelyReader(stream, deadline))
+    return response
+
+
+def _read(response: http.client.HTTPResponse) -> str:
     parts: list[bytes] = []
     size = 0
-    while True:
-        stream.settimeout(_left(deadline))
-        chunk = response.read1(_CHUNK)
-        if not chunk:
-            return b"".join(parts).decode(errors="replace")
+    while chunk := response.read1(_CHUNK):
         size += len(chunk)
         parts.append(chunk)
         if size > _MAX_BYTES:
             raise JudgementError(f"the reply has more than {_MAX_BYTES} bytes")
+    return b"".join(parts).decode(errors="replace")
+
+
+def _address(url: str) -> SplitResult:
+    """
+    Raises:
+        ConfigError: not the URL of a server, or with credentials, which belong in a variable.
+    """
+    try:
+        address = urlsplit(url)
+        usable = address.scheme in ("http", "https") and address.hostname and url.isascii() and not re.search(r"\s", url)
+        if usable and address.username is None and address.port != 0:
+            return address
+    except ValueError:
+        pass  # a port that is none, a bracket that is not closed
+    raise ConfigError(
+        f"reward.judge.url {url!r} must be an http:// or https:// URL like http://host:8000/v1, without a user: the key goes "
+        "into the environment variable that reward.judge.api_key_env names"
+    )
 
 
 def _left(deadline: float) -> float:

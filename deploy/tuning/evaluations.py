@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def objective_evaluations(function: Callable[[RunConfig], Any], config: RunConfi
         result = function(config)
         single = not isinstance(result, Iterator)
         for update, value in enumerate([result] if single else result, start=config.run.updates if single else 1):
-            if not isinstance(value, int | float) or not math.isfinite(value):
+            if not isinstance(value, Real) or not math.isfinite(value):
                 raise TrialFailed(f"the objective gave {value!r}, not a finite number")
             seen = True
             yield Evaluation(update=update, value=float(value))

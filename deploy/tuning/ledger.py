@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 #: 'finished' ran to its end; 'stopped' was ended early because others did better; 'failed' ended with an error;
 #: 'unfinished' was running when the search ended.
@@ -75,8 +76,8 @@ class Ledger:
         return list(trials.values())
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record) + "\n")
+        with self._path.open("a+b") as lines:
+            lines.write(b"\n" * _torn(lines) + json.dumps(record).encode() + b"\n")
 
     def _records(self) -> Iterator[dict[str, Any]]:
         if not self._path.is_file():
@@ -86,3 +87,11 @@ class Ledger:
                 yield json.loads(line)
             except json.JSONDecodeError:
                 continue  # the last line of a search that was killed while it wrote
+
+
+def _torn(file: IO[bytes]) -> bool:
+    """The file's last line has no end, so that the next record would be lost with it."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,9 +35,9 @@ def best(trials: Sequence[Trial], mode: str) -> Trial | None:
 
 
 def train_command(search: Search, trial: Trial) -> str:
-    """How to train with a trial's values again."""
+    """How to train with a trial's values again, for a shell."""
     config = ["--config", str(search.config)] if search.config else []
-    return " ".join(["cacherl train", *config, *search.overrides, *as_overrides(trial.point)])
+    return shlex.join(["cacherl", "train", *config, *search.overrides, *as_overrides(trial.point)])
 
 
 def table(search: Search, trials: Sequence[Trial]) -> Table:

@@ -143,7 +143,7 @@ def check_search(
         base=base,
         config=config and config.resolve(),
         overrides=tuple(overrides),
-        folder=load_config(config, [*overrides, f"run.name={name}"]).run_dir.resolve(),
+        folder=load_config(config, [*overrides, *as_overrides({"run.name": name})]).run_dir.resolve(),
         objective=objective,
     )
     if objective is not None:
@@ -200,6 +200,6 @@ def load_objective(path: str) -> Callable[[RunConfig], Any]:
         raise ConfigError(f"--objective must be a path 'package.module:name', got {path!r}")
     try:
         function: Callable[[RunConfig], Any] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"--objective {path!r} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"--objective {path!r} cannot be loaded: {error!r}") from error
     return function

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import os
 import signal
@@ -11,6 +13,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -19,9 +22,11 @@ from cacherl.codec import encode_group
 from cacherl.config import load_config
 from cacherl.errors import DeadlineExceeded
 from cacherl.trajectory import TrajectoryGroup
+from deploy.launch import Launch
 from deploy.priority import FreshPriority
 from deploy.replay_cli import app
 from deploy.rescore import RescoreResult, fingerprint, rescore_pool
+from deploy.run_dir import RunDirectory, RunIdentity
 from reward_data import bad, calls, episode, good
 from rewards.composer import Composer
 
@@ -98,9 +103,9 @@ def test_a_rescored_pool_is_one_filled_with_the_new_reward_from_the_start(
     assert priorities(edited) != priorities(fresh)
     command = ["rescore", "-n", "edited", "-c", str(new), "--json"]
     answer = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
-    assert answer == {"rescored": 12, "dropped": 0, "known": 0, "gone": 0}
+    assert answer == {"rescored": 12, "dropped": 0, "known": 0, "gone": 0, "unjudged": 0}
     again = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
-    assert again == {"rescored": 0, "dropped": 0, "known": 12, "gone": 0}
+    assert again == {"rescored": 0, "dropped": 0, "known": 12, "gone": 0, "unjudged": 0}
     assert_same(edited, fresh)
 
 
@@ -153,7 +158,7 @@ def test_killed_in_the_middle_and_started_again(server, make_pool, tmp_path):
     assert priorities(pool) == {name: (expected if name in done else before)[name] for name in before}
     finished = subprocess.run(command, env=environment, capture_output=True, cwd=TESTS.parent, check=True)
     answer = json.loads(finished.stdout)
-    assert answer == {"rescored": KILLED - len(done), "dropped": 0, "known": len(done), "gone": 0}
+    assert answer == {"rescored": KILLED - len(done), "dropped": 0, "known": len(done), "gone": 0, "unjudged": 0}
     assert_same(pool, fresh)
 
 
@@ -200,3 +205,78 @@ def test_evicted_groups_leave_no_mark_behind(make_pool, tmp_path):
     pool.prune(["g1"])
     assert pool.marked(fingerprint(new)) == {"g0", "g2"}
     assert pool.rescore(played(1), priority=1.0, mark="m") == "gone"
+
+
+def test_an_edit_of_a_component_s_code_is_an_edit_too(make_pool, tmp_path, monkeypatch):
+    """The settings stay the same; a command in a new process sees the new code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = tmp_path / "edited_component.py"
+    part = {"path": "edited_component.turn", "name": "mine", "weight": 0.01}
+    config = load_config(config_of({**NEW, "components": [part]}, tmp_path, "mine"))
+    pool = fill(make_pool(seed=1), config_of(OLD, tmp_path, "old"), 3)
+    rescored = RescoreResult(rescored=3, dropped=0, known=0, gone=0)
+    for value in ("0.25", "0.5"):
+        code.write_text(f"def turn(step):\n    return {value}  # {'x' * len(value)}\n")
+        sys.modules.pop("edited_component", None)
+        importlib.invalidate_caches()
+        assert rescore_pool(pool, config) == rescored
+        assert rescore_pool(pool, config) == replace(rescored, rescored=0, known=3)
+        assert pool.get("g0").trajectories[0].turns[0].rewards["mine"] == pytest.approx(0.01 * float(value))
+
+
+def test_scores_that_a_judge_did_not_give_are_counted_and_asked_for_again(make_pool, tmp_path):
+    judge = {"weight": 0.1, "url": "http://127.0.0.1:9/v1", "model": "grader", "deadline_s": 1.0, "retries": 0}
+    config = load_config(config_of({**NEW, "judge": judge}, tmp_path, "judged"))
+    pool = fill(make_pool(seed=1), config_of(OLD, tmp_path, "old"), 3)
+    failed = RescoreResult(rescored=3, dropped=0, known=0, gone=0, unjudged=3)
+    assert rescore_pool(pool, config) == failed
+    assert {name for member in pool.get("g1").trajectories for name in member.rewards} == {"final", "judge_missing"}
+    assert rescore_pool(pool, config) == failed
+
+
+class Stopped(Exception):
+    pass
+
+
+def resumed(tmp_path, path) -> Launch:
+    """A further session of the run in `tmp_path`, with the reward of the config at `path`."""
+    place = [f"run.dir={tmp_path}", "run.name=mine", "run.if_exists=resume"]
+    config = load_config(path, place)
+    monitor = SimpleNamespace(show=lambda **_: None, note=lambda _: None)
+    return Launch(config=config, directory=RunDirectory(config), monitor=monitor, source=None, checkpoint=None)
+
+
+def test_a_session_killed_while_it_rescores_leaves_a_pool_that_the_old_reward_rescores_too(make_pool, tmp_path, monkeypatch):
+    old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new")
+    pool, untouched = fill(make_pool("edited", seed=3), old, 8), fill(make_pool(seed=3), old, 8)
+    editor = make_pool("edited")
+    resumed(tmp_path, old).directory.scored_with = fingerprint(load_config(old))
+
+    def stopped(*args, **kwargs):
+        def progress(done: int, total: int) -> None:
+            if done == 4:
+                raise Stopped
+
+        return rescore_pool(*args, progress=progress, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("deploy.launch.rescore_pool", stopped)
+        with pytest.raises(Stopped):
+            asyncio.run(resumed(tmp_path, new)._score_pool(editor))
+    assert contents(pool) != contents(untouched)
+    asyncio.run(resumed(tmp_path, old)._score_pool(editor))
+    assert resumed(tmp_path, old).directory.scored_with == fingerprint(load_config(old))
+    assert_same(pool, untouched)
+
+
+def test_a_run_knows_when_its_pool_was_rescored_by_the_command(make_pool, server, tmp_path):
+    old, new = config_of(OLD, tmp_path, "old", url=server.url), config_of(NEW, tmp_path, "new", url=server.url)
+    pool, untouched = fill(make_pool("edited", seed=3), old, 5), fill(make_pool(seed=3), old, 5)
+    directory = resumed(tmp_path, old).directory
+    directory.identity(RunIdentity(run_id="r", replay_namespace="edited"))
+    directory.scored_with = fingerprint(load_config(old))
+    command = ["rescore", "--run", str(directory.path), "-c", str(new), "--json"]
+    answer = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert (answer["rescored"], directory.scored_with) == (5, fingerprint(load_config(new)))
+    asyncio.run(resumed(tmp_path, old)._score_pool(make_pool("edited")))
+    assert_same(pool, untouched)

@@ -97,6 +97,27 @@ def test_a_resumed_run_does_not_raise_again_what_is_raised() -> None:
     assert verdict.metrics == before.check(at(2, a=2.0)).metrics
 
 
+def test_what_is_raised_stays_so_until_a_resumed_run_s_window_is_full_again() -> None:
+    """The window is not kept: eight updates tell nothing, and the ninth that all is well, for the first of five times."""
+
+    def windowed() -> AlarmBoard:
+        def judge(values: Sequence[float]) -> Sequence[Finding]:
+            return [Finding(text="too high.")] if min(values) > 1 else []
+
+        return board(Windowed(length=8, measure=lambda metrics: metrics.get("a"), judge=judge))
+
+    before, after, well = windowed(), windowed(), windowed()
+    raised = [before.check(at(update, a=2.0)) for update in range(8)]
+    assert [len(verdict.events) for verdict in raised] == [0] * 7 + [1]
+    after.load_state_dict(before.state_dict())
+    again = [after.check(at(update, a=2.0)) for update in range(12)]
+    assert [len(verdict.events) for verdict in again] == [0] * 12
+    assert {verdict.metrics["alarm/high"] for verdict in again} == {1.0}
+    well.load_state_dict(before.state_dict())
+    cleared = [well.check(at(update, a=0.5)).metrics["alarm/high"] for update in range(13)]
+    assert cleared == [1.0] * 11 + [0.0] * 2
+
+
 def test_a_window_holds_the_last_measurements_and_is_judged_once_it_is_full() -> None:
     seen: list[tuple[float, ...]] = []
 
@@ -109,4 +130,4 @@ def test_a_window_holds_the_last_measurements_and_is_judged_once_it_is_full() ->
         condition(at(update, **metrics)) for update, metrics in enumerate([{"a": 9.0}, {"b": 1.0}, {"a": 2.0}, {}, {"a": 4.0}])
     ]
     assert seen == [(9.0, 2.0), (2.0, 4.0)], "an update without the metric neither counts nor is judged"
-    assert [list(findings) for findings in found] == [[], [], [], [], [Finding(text="4 is too much.")]]
+    assert found == [None, None, [], (), [Finding(text="4 is too much.")]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -89,6 +91,15 @@ def found(result: str):
         pytest.param(
             [says("a", found('{"id":"d17"}'), found('{"id":"d18"}')), says("d17 d18")], [0, 2], id="two results at once"
         ),
+        pytest.param(
+            [says("a", *[found('{"id":"d17"}')] * 3), says("d17")],
+            [0, 1],
+            id="the same call thrice in one turn",
+        ),
+        pytest.param([says("a", found('{"n":12}')), says("12.5 3.12 123"), says("12.")], [0, 0, 1], id="not inside a number"),
+        pytest.param([says("a", found('{"n":120.50}')), says("120.50")], [0, 1], id="a number as it was written"),
+        pytest.param([says("a", found('{"sign":"--"}')), says("well -- yes")], [0, 0], id="punctuation is no value"),
+        pytest.param([says("a", found('{"who":"tamik"}')), says("1.tamik")], [0, 1], id="a word after a number"),
         pytest.param([says("a", (bad("tool"), '{"error":"d17"}')), says("d17")], [0, 0], id="an error is no result"),
         pytest.param([says("a", found('{"rows":[{"n":31},{"n":true}]}')), says("31 true")], [0, 1], id="leaves of any depth"),
         pytest.param([says("a", found('{"n":3}')), says("3")], [0, 0], id="too short to mean anything"),
@@ -97,6 +108,17 @@ def found(result: str):
 def test_a_result_is_used_when_a_later_turn_says_something_new_from_it(turns, values):
     played = episode(*turns, prompt=["Who is the boss of velor?"])
     assert per_turn(ResultUtilization(value=0.1), played) == pytest.approx([0.1 * value for value in values])
+
+
+def test_large_results_do_not_make_scoring_slow():
+    """Seven results of 40 kB; comparing all their values with all that was said before took ten seconds."""
+    turns = [
+        says(f"call {turn} " + "x" * 500, found(json.dumps([f"n{turn}x{row} v{turn}x{row}" for row in range(2000)])))
+        for turn in range(7)
+    ]
+    begin = time.process_time()
+    values = per_turn(ResultUtilization(value=1.0), episode(*turns, says("it is n3x77 v3x77")))
+    assert (values, time.process_time() - begin < 1.0) == ([0.0] * 7 + [1.0], True)
 
 
 async def test_by_the_environment_s_rule_its_tag_counts():

@@ -14,10 +14,12 @@ from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Trajectory, Turn
 from envs.registry import load_source
 from reward_data import bad, calls, episode, good, live, run_config, says
+from rewards.base import Reach
 from rewards.catalogue import build_components
 from rewards.components import StepPenalty
 from rewards.composer import Composer
 from rewards.tiers import answer_weight
+from rewards.user import UserTrajectory
 
 
 def score(trajectory: Trajectory, reward: dict[str, Any] | None = None, **sections: Any) -> Trajectory:
@@ -126,6 +128,20 @@ def test_what_an_episode_can_earn_besides_is_bounded_by_what_success_is_worth():
     assert scored.total_reward == pytest.approx(1.0)
     assert scored.turns[0].rewards == pytest.approx({"tool_use": 0.4 / 2.28, "step_penalty": -0.02 / 2.28})
     assert score(hoard, {"allow_domination": True}).total_reward == pytest.approx(2.28)
+
+
+def test_where_the_process_weighs_more_than_the_answer_it_still_cannot_be_worth_more():
+    """With alpha 0.2 success is worth 0.2 and the process counts 0.8, so that it is bounded by 0.25 before it is weighed."""
+    hoard = episode(*[calls(*[good("needed", "first")] * 8)] * 6)
+    scored = score(hoard, {"tiers": {"enabled": True, "exact": 0.2}, "tool_use": 0.02, "step_penalty": 0}, env={"max_turns": 6})
+    assert scored.total_reward == pytest.approx(0.2)
+
+
+def test_no_component_sees_what_an_earlier_scoring_said():
+    peek = UserTrajectory(name="peek", weight=0.1, function=lambda member: member.total_reward, bounds=lambda turns: Reach())
+    composer = Composer(run_config().reward, [*build_components(run_config(), {}), peek])
+    once = composer.score([episode(calls(good("needed", "first")), outcome=1.0)])
+    assert composer.score(once)[0].reward_parts == once[0].reward_parts
 
 
 def test_scales_multiply_their_component_alone():

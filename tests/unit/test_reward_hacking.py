@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def judged(successes: Sequence[float | None], shares: Sequence[float], settings:
     """What is found after each update, as subjects joined by commas."""
     condition = hacking_condition(settings)
     return [
-        ",".join(f.subject for f in condition(at(update, success=success, tool_use=share, final=1 - share)))
+        ",".join(f.subject for f in condition(at(update, success=success, tool_use=share, final=1 - share)) or ())
         for update, (success, share) in enumerate(zip(successes, shares, strict=True))
     ]
 
@@ -134,6 +135,15 @@ def test_evidence_is_readable_and_survives_groups_that_left_the_pool(tmp_path: P
         "results": ["bad query"],
         "rewards": {"tool_use": 0.4},
     }
+
+
+def test_half_a_surrogate_pair_in_what_a_model_said_stops_nothing(tmp_path: Path) -> None:
+    said = calling("a", 0.5)
+    said = replace(said, turns=(replace(said.turns[0], text="\ud83d"), *said.turns[1:]))
+    evidence = HackingEvidence(fetch=lambda group_ids: [group_of(said)], run_dir=tmp_path)
+    file = evidence(Finding(subject="tool_use", text=""), Observation(update=1, metrics={}))
+    (record,) = map(json.loads, (tmp_path / file).read_text("utf-8").splitlines())
+    assert record["turns"][0]["text"] == "\ud83d"
 
 
 def test_an_alarm_leaves_a_line_that_the_report_reads(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Qwen3Config, Qwen3ForSequenceClassification
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from actors.report import EpisodeSummary, GroupReport, rollout_metrics
 from cacherl.errors import ConfigError
@@ -144,6 +145,28 @@ def speaks(text: str) -> Callable[[Server], Callable[[Any, str], None]]:
     return lambda server: lambda handler, transcript: raw(handler, text)
 
 
+def steadily(server: Server, start: bytes, more: bytes) -> Callable[[Any, str], None]:
+    """`start`, then `more` every 50 ms."""
+
+    def behave(handler: Any, transcript: str) -> None:
+        handler.wfile.write(start)
+        while not server.over.wait(0.05):
+            try:
+                handler.wfile.write(more)
+            except OSError:
+                return
+
+    return behave
+
+
+def drip_headers(server: Server) -> Callable[[Any, str], None]:
+    return steadily(server, b"HTTP/1.1 200 OK\r\nX-Header: ", b"x")
+
+
+def not_yet(server: Server) -> Callable[[Any, str], None]:
+    return steadily(server, b"", b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
 def flood(server: Server) -> Callable[[Any, str], None]:
     return lambda handler, transcript: raw(handler, " " * 2_000_000)
 
@@ -191,13 +214,17 @@ def test_a_failure_is_no_score_and_pulls_nobody_up_or_down(server, behaviour, at
     assert server.asked[transcript_of(answer("bad"))] == attempts
 
 
-@pytest.mark.parametrize("behaviour", [hang, drip])
+@pytest.mark.parametrize("behaviour", [hang, drip, drip_headers, not_yet])
 def test_a_server_that_does_not_finish_is_left_at_the_deadline(server, behaviour):
+    """Not only does the caller stop waiting: the connection ends too, or the judge would run out of them."""
     server.behave = behaviour(server)
+    scorer = composer(server, deadline_s=0.4, parallel=1)
     begin = time.monotonic()
-    scored = composer(server, deadline_s=0.4).score([answer("a"), answer("b")])
+    scored = scorer.score([answer("a"), answer("b")])
     assert time.monotonic() - begin < 2.0
     assert [dict(member.rewards) for member in scored] == [{"final": 1.0, "judge_missing": 0.2}] * 2
+    server.behave = lambda handler, transcript: reply(handler, "1")
+    assert any(scorer.score([answer("c")])[0].rewards.get("judge") == 0.4 for _ in range(10))  # on a busy machine
 
 
 def test_a_server_that_is_not_there_costs_no_more_than_its_retries(server):
@@ -244,6 +271,22 @@ def test_a_schedule_scales_missing_scores_like_real_ones(server):
     assert [member.rewards for member in scored] == [{"final": 1.0, "judge": 0.2}, {"final": 1.0, "judge_missing": 0.2}]
 
 
+def test_a_missing_score_stays_neutral_where_scores_are_normalised(server):
+    server.behave = lambda handler, transcript: reply(handler, "0.2", status=401 if "bad" in transcript else 200)
+    reward = {"judge": {"weight": 0.4, "url": server.url, "model": "grader"}, "normalize": ["judge"]}
+    scorer = Composer.from_config(run_config({**reward, "tool_use": 0.0, "tool_misuse": 0.0, "step_penalty": 0.0}))
+    scored = scorer.score([answer("good"), answer("bad")])
+    assert [dict(member.rewards) for member in scored] == [
+        {"final": 1.0, "judge": pytest.approx(0.4)},
+        {"final": 1.0, "judge_missing": pytest.approx(0.4)},
+    ]
+
+
+def test_a_query_of_the_url_is_asked_with(server):
+    composer(server, url=f"{server.url}?api-version=7").score([answer("a")])
+    assert server.requests[0][0] == "/v1/chat/completions?api-version=7"
+
+
 def test_a_fenced_reply_is_read_and_nothing_else_is():
     def completion(content: str) -> str:
         return json.dumps({"choices": [{"message": {"content": content}}]})
@@ -257,6 +300,9 @@ def test_a_fenced_reply_is_read_and_nothing_else_is():
     ("judge", "message"),
     [
         ({"url": "localhost:8000"}, r"reward.judge.url 'localhost:8000' must be an http:// or https:// URL"),
+        ({"url": "http://host:99999/v1"}, r"reward.judge.url 'http://host:99999/v1' must be an http:// or https:// URL"),
+        ({"url": "http://[::1/v1"}, r"reward.judge.url 'http://\[::1/v1' must be"),
+        ({"url": "http://me:secret@host/v1"}, r"without a user: the key goes into the environment variable"),
         ({"api_key_env": "NOT_SET_ANYWHERE"}, r"reward.judge.api_key_env 'NOT_SET_ANYWHERE' is not set"),
         ({"backend": "local", "url": None, "model": "/nowhere"}, r"reward.judge.model: /nowhere is not a Hugging Face folder"),
     ],
@@ -287,6 +333,19 @@ def test_a_local_model_scores_too_and_a_long_transcript_loses_its_beginning(loca
         assert 0 < member.rewards["judge"] < 0.4
     assert [member.rewards for member in composer(server, **judge).score([short, long])] == [member.rewards for member in first]
     assert first[0].rewards["judge"] != first[1].rewards["judge"]
+
+
+def test_a_model_without_a_scoring_head_is_refused_since_it_would_be_a_random_one(local_folder, server, tmp_path):
+    folder = Path(shutil.copytree(local_folder, tmp_path / "causal"))
+    config = Qwen3Config.from_pretrained(folder)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    judge = {"backend": "local", "url": None, "model": str(folder)}
+    with pytest.raises(ConfigError, match=r"causal holds a Qwen3ForCausalLM, which has no scoring head"):
+        composer(server, **judge)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"architectures": None}))  # it does not say what it is
+    (scored,) = composer(server, **judge).score([answer("a")])
+    assert scored.rewards == {"final": 1.0, "judge_missing": 0.2}
 
 
 def test_a_local_model_that_cannot_be_loaded_is_a_failure_like_any_other(tmp_path, server):

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from cacherl.learning_settings import AdvantageSection
 from fakes import group_of, two_turns
 from learner.advantages import group_advantages
-from learner.reward_parts import GroupParts, group_parts, part_metrics, variance_shares
+from learner.reward_parts import GroupParts, compared_parts, group_parts, part_metrics, variance_shares
 from learner.stats import RankStats, merge
 
 
@@ -26,7 +27,7 @@ BY_TOOLS = parts(final=[0, 0], tool_use=[0.4, 0.2])
 
 def test_members_are_aligned_and_a_part_that_one_lacks_is_zero_there() -> None:
     group = group_of(two_turns(), two_turns(rewards={"final": 0.0, "bonus": 0.5}))
-    found = group_parts(group)
+    found = group_parts(group.trajectories)
     assert {name: column.tolist() for name, column in found.items()} == {
         "final": [1.0, 0.0],
         "tool_use": [0.05, 0.05],
@@ -38,7 +39,7 @@ def test_members_are_aligned_and_a_part_that_one_lacks_is_zero_there() -> None:
 def test_a_missing_judgement_is_not_a_score_of_zero() -> None:
     """Two scores of 0.2 and 0.4, and a missing one that was given their mean."""
     scores = [{"judge": 0.2}, {"judge": 0.4}, {"judge_missing": 0.3}]
-    parts_of = group_parts(group_of(*(two_turns(turns=two_turns().turns, rewards=rewards) for rewards in scores)))
+    parts_of = group_parts([two_turns(turns=two_turns().turns, rewards=rewards) for rewards in scores])
     values = part_metrics([parts_of, parts(final=[1.0, 0.0])], normalize_std=True)
     assert [values[f"reward_batch/{kind}/judge"] for kind in ("mean", "min", "max")] == pytest.approx([0.3, 0.2, 0.4])
     assert values["reward_batch/mean/judge_missing"] == pytest.approx(0.3)
@@ -74,6 +75,19 @@ def test_a_small_difference_counts_as_much_as_a_large_one_where_advantages_are_n
 def test_a_part_that_pulls_against_the_others_has_a_negative_share() -> None:
     shares = variance_shares([parts(final=[1, 0], tool_use=[-0.5, 0.0])], normalize_std=True)
     assert shares == pytest.approx({"final": 2.0, "tool_use": -1.0})
+
+
+def test_what_is_not_compared_does_not_hide_what_is() -> None:
+    """A demonstration succeeds beside two failures that differ in their tools: with baseline separate only these do move."""
+    own = [two_turns(outcome=0.0, rewards={"final": 0.0, "bonus": bonus}) for bonus in (0.0, 0.3)]
+    group = group_of(*own, two_turns(source="demonstration", rewards={"final": 1.0, "bonus": 0.0}))
+    shares = [
+        variance_shares(compared_parts(group, AdvantageSection(baseline=baseline)), normalize_std=True)
+        for baseline in ("frozen", "separate")
+    ]
+    assert shares[0]["final"] > 1.0
+    assert shares[1]["bonus"] == pytest.approx(1.0)
+    assert [sum(share.values()) for share in shares] == pytest.approx([1.0, 1.0])
 
 
 def test_groups_without_variance_have_no_shares() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cacherl.errors import ConfigError
+from cacherl.trajectory import ToolCall
 from reward_data import calls, episode, good, run_config, says
 from rewards.composer import Composer
 
@@ -22,11 +23,12 @@ def composer(reward: dict[str, Any], turns: int = 10) -> Composer:
         ({"tool_use": 0.06, "result_utilization": 0.05}, 10, r"can earn 1.05 .*\(tool_use 0.6, result_utilization 0.45\)"),
         ({"step_penalty": -0.11}, 10, r"can take from a faultless episode 1.1 .*\(step_penalty 1.1\)"),
         ({"step_penalty": -0.04, "adaptive": {"rate": 0.1}}, 10, r"1.2 .*\(step_penalty 1.2\)"),
+        ({"step_penalty": -0.5, "normalize": ["step_penalty"], "adaptive": {"rate": 0.1}}, 10, r"1.5 .*\(step_penalty 1.5\)"),
         ({"cost": {"call": -1, "cap": 0.9}}, 10, r"1.1 .*\(step_penalty 0.2, tool_cost 0.9\)"),
         ({"success": 0.4, "failure": -0.05}, 10, r"can earn 0.5 .* success is worth 0.45"),
         ({"tool_use": 0.2, "tiers": {"enabled": True}}, 10, r"can earn 0.8 .*\(tool_use 0.8\), success is worth 0.6"),
         (
-            {"components": [{"path": "reward_data.spends", "name": "s", "weight": -0.06}]},
+            {"components": [{"path": "reward_data.spends", "name": "s", "weight": -0.06, "settings": {"share": 1}}]},
             10,
             r"can earn 1.1 .*\(tool_use 0.5, s 0.6\)",
         ),
@@ -143,15 +145,65 @@ def test_a_value_that_is_no_finite_number_is_an_error_that_names_the_component(a
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("Absent", {}, r"mine: reward_components_of_users.Absent cannot be imported: module .* has no attribute 'Absent'"),
+        ("Absent", {}, r"mine: reward_components_of_users.Absent cannot be imported: .* has no attribute 'Absent'"),
         ("Brevity", {}, r"Brevity\(\*\*\{\}\): .*missing 1 required positional argument: 'limit'"),
         ("Brevity", {"limit": 0}, r"limit must be positive"),
+        ("Unstable", {}, r"Unstable\(\*\*\{\}\): KeyError\('unknown'\)"),
+        (
+            "wild",
+            {"bogus": 1},
+            r"turn\(step\) .* must be a plain function of one argument, settings apart: got an unexpected keyword argument",
+        ),
+        ("without_arguments", {}, r"must be a plain function of one argument, settings apart: too many positional arguments"),
+        ("later", {}, r"must be a plain function of one argument, settings apart: it is <function later"),
+        ("Reaching", {"what": "1"}, r"reach\(\d+\) of .*Reaching must return a Reach: AttributeError"),
+        ("Reaching", {"what": "Reach(gain=-9)"}, r"Reach: gain must be a finite number from 0 on, got -9"),
+        ("Reaching", {"what": "Reach(toll=float('nan'))"}, r"Reach: toll must be a finite number from 0 on, got nan"),
+        ("READY", {"fine": 1}, r"READY is an object; only a class or function takes settings"),
         ("Nothing", {}, r"Nothing has no turn\(step\) and no trajectory\(trajectory\)"),
     ],
 )
 def test_a_component_that_cannot_be_made_is_a_setting_to_change(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         composer(user(name, **settings))
+
+
+def test_a_module_with_an_error_in_it_is_a_setting_to_change(tmp_path, monkeypatch):
+    (tmp_path / "module_with_an_error.py").write_text("def turn(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"mine: module_with_an_error.turn cannot be imported: SyntaxError"):
+        composer({"components": [{"path": "module_with_an_error.turn", "name": "mine", "weight": 0.01}]})
+
+
+@pytest.mark.parametrize(("kind", "value"), [("float32", 0.5), ("float64", 0.5), ("int64", 1)])
+def test_numbers_of_numpy_are_numbers(kind, value):
+    (scored,) = composer(user("of_numpy", 0.01, kind=kind)).score([episode(says(str(value)))])
+    assert dict(scored.turns[0].rewards) == {"mine": pytest.approx(0.01 * value)}
+
+
+@pytest.mark.parametrize(("action", "what"), [("raises", r"raised ZeroDivisionError"), ("huge", r"raised OverflowError")])
+def test_a_component_that_raises_is_named(action, what):
+    with pytest.raises(ValueError, match=rf"reward component mine {what}"):
+        composer(user("wild", 0.01)).score([episode(says(action))])
+
+
+def test_a_class_that_is_called_is_a_turn_and_gets_its_settings_once():
+    (scored,) = composer(user("Called", 0.01, share=0.5)).score([episode(says(""))])
+    assert dict(scored.turns[0].rewards) == {"mine": 0.005}
+
+
+def test_a_component_that_says_it_waits_is_called_off_the_event_loop():
+    assert composer(user("Waiting", 0.01)).blocking
+    assert not composer(user("Called", 0.01, share=0.5)).blocking
+
+
+def test_a_component_cannot_change_what_it_values():
+    played = episode(calls(ToolCall(name="read", arguments={"rows": [1]}, ok=True)))
+    (scored,) = composer(user("Meddler", 0.01)).score([played])
+    assert scored.turns[0].calls[0].arguments == played.turns[0].calls[0].arguments == {"rows": [1]}
+    with pytest.raises(ValueError, match=r"mine raised ValueError\('assignment destination is read-only'\)"):
+        composer(user("Meddler", 0.01, arrays=True)).score([played])
+    assert played.token_ids.flags.writeable
 
 
 def test_a_run_that_its_reward_rules_out_leaves_an_earlier_one_untouched(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -213,6 +215,15 @@ def test_the_ledger_reads_back_what_happened_and_forgives_a_torn_line(tmp_path: 
     ]
 
 
+def test_a_search_that_goes_on_after_a_torn_line_loses_nothing_of_its_own(tmp_path: Path) -> None:
+    """What is written after the line that a killed search left unfinished must not become a part of it."""
+    (tmp_path / "trials.jsonl").write_text('{"event": "started", "trial": "a", "poi')
+    ledger = Ledger(tmp_path / "trials.jsonl")
+    ledger.started("b", {"learner.lr": 1e-4})
+    ledger.evaluated("b", update=1, value=0.5, seconds=1.0)
+    assert ledger.trials() == [Trial(trial_id="b", point={"learner.lr": 1e-4}, updates=[1], values=[0.5], seconds=1.0)]
+
+
 def point(tool_use: float, lr: float = 1e-4) -> dict[str, float]:
     return {"reward.tool_use": tool_use, "learner.lr": lr}
 
@@ -264,9 +275,29 @@ def test_table_json_and_page(tmp_path: Path) -> None:
     assert "No trial ran to its end." in write_page(search, TRIALS[1:3]).read_text("utf-8")
 
 
+def test_the_command_that_trains_again_survives_a_shell(tmp_path: Path) -> None:
+    values = {"env.levels": [1, 2], "reward.utilization_rule": "text"}
+    command = train_command(search_of(tmp_path), Trial(trial_id="a", point=values))
+    assert shlex.split(command)[-2:] == ["env.levels=[1, 2]", 'reward.utilization_rule="text"']
+
+
+def test_a_search_may_have_a_number_for_a_name(tmp_path: Path) -> None:
+    settings = load_settings(None, {"search": "grid"}, {"run.seed": [0, 1]})
+    search = check_search(settings, config=SMOKE, overrides=[f"run.dir={tmp_path}"], name="2024")
+    assert search.folder == tmp_path / "2024"
+
+
+def test_the_weight_of_a_component_of_one_s_own_is_an_axis(tmp_path: Path) -> None:
+    part = 'reward.components=[{"path": "reward_data.spends", "name": "mine", "weight": 0.01, "settings": {"share": 1}}]'
+    settings = load_settings(None, {"search": "grid"}, {"reward.components.0.weight": [0.02, 0.03]})
+    search = check_search(settings, config=SMOKE, overrides=[part, f"run.dir={tmp_path}"], name="t")
+    assert [search.load(found).reward.components[0].weight for found in search.space.grid()] == [0.02, 0.03]
+
+
 def test_an_objective_gives_a_number_or_one_an_update(tmp_path: Path) -> None:
     config = parse_config({"reward": {"tool_use": 0.12, "step_penalty": -0.03}, "run": {"updates": 4}})
     assert list(objective_evaluations(planted, config)) == [Evaluation(update=4, value=1.0)]
+    assert list(objective_evaluations(lambda _: np.float32(0.5), config)) == [Evaluation(update=4, value=0.5)]
     climb = list(objective_evaluations(climbing, config))
     assert climb == [Evaluation(update=update, value=update / 4) for update in (1, 2, 3, 4)]
 
