@@ -8,7 +8,7 @@ from typing import Any
 
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, ToolCall
-from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec
+from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec, require_share
 from envs.jsontext import compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, NoResultError, render_error
@@ -131,7 +131,7 @@ class WorldEnv:
 
     def verdict(self) -> float:
         _, world = self._begun()
-        return world.verdict() if self._outcome is None else self._outcome
+        return require_share(world.verdict(), "the verdict") if self._outcome is None else self._outcome
 
     async def close(self) -> None:
         world, self._world, self._task = self._world, None, None
