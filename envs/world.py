@@ -71,12 +71,12 @@ class SimulatedWorld:
     the recorded call had been made, so an exact hit changes nothing but the time it takes.
 
     Args:
-        task_id: of the task that fixes the world.
+        name: tells this world from every other one whose results are in the cache.
     """
 
-    def __init__(self, simulator: Simulator, *, task_id: str, toolbox: Toolbox, cache: ToolCache | None = None) -> None:
+    def __init__(self, simulator: Simulator, *, name: str, toolbox: Toolbox, cache: ToolCache | None = None) -> None:
         self._simulator = simulator
-        self._task_id = task_id
+        self._name = name
         self._toolbox = toolbox
         self._cache = cache
 
@@ -87,7 +87,7 @@ class SimulatedWorld:
         if self._cache is None:
             return Served(result=await run_tool(self._simulator, name, arguments))
         state = self._simulator.state()
-        key = CallKey(state=state_hash(self._task_id, state), tool=name, arguments=arguments)
+        key = CallKey(state=state_hash(self._name, state), tool=name, arguments=arguments)
         hit = await self._cache.serve(key, read_only=name in self._toolbox.read_only, call=lambda: self._recorded(key))
         if hit.tier != "live":
             self._simulator.restore(hit.recorded.after)
