@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, Tier
 from envs.answer import read_answer
 from envs.jsontext import canonical
@@ -60,8 +61,15 @@ class World(Protocol):
 
 
 def state_hash(world: str, state: Any) -> str:
-    """Hash of a state of the world of that name."""
-    return hashlib.blake2b(f"{world} {canonical(state)}".encode(), digest_size=8).hexdigest()
+    """Hash of a state of the world of that name.
+
+    Raises:
+        EnvironmentFault: the state is none of plain JSON values.
+    """
+    try:
+        return hashlib.blake2b(f"{world} {canonical(state)}".encode(), digest_size=8).hexdigest()
+    except (TypeError, ValueError) as error:
+        raise EnvironmentFault(f"the state of {world} must be plain JSON values: {error}") from error
 
 
 class SimulatedWorld:

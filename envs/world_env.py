@@ -12,7 +12,7 @@ from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec, require
 from envs.jsontext import compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, NoResultError, render_error
-from envs.simulator import Promising
+from envs.simulator import Promising, ToolResult
 from envs.world import World, state_hash
 
 
@@ -117,7 +117,7 @@ class WorldEnv:
             seconds=latency_s + served.seconds,
             tier=served.tier,
         )
-        return call, compact(result.content) if result.error is None else render_error(result.error)
+        return call, _shown(result, item.name)
 
     def snapshot(self) -> dict[str, Any]:
         _, world = self._begun()
@@ -148,6 +148,13 @@ class WorldEnv:
         if self._outcome is not None:
             raise EnvironmentFault(f"the episode of {task.task_id} has ended: call reset before the next step")
         return task, world
+
+
+def _shown(result: ToolResult, name: str) -> str:
+    try:
+        return compact(result.content) if result.error is None else render_error(result.error)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentFault(f"tool {name!r} gave a result that JSON cannot carry: {error}") from error
 
 
 async def _wait(seconds: float) -> None:

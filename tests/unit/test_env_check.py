@@ -141,7 +141,7 @@ async def test_a_sound_family_conforms():
         ("siblings", "differ when they run interleaved"),
         ("snapshot", "goes on otherwise after restore"),
         ("vocabulary", "'2', not in vocabulary()"),
-        ("reset cost", "a reset takes 6"),
+        ("reset cost", "a reset takes "),
     ],
 )
 async def test_each_fault_is_named(fault, problem):
@@ -169,6 +169,32 @@ async def test_a_snapshot_that_is_not_of_the_moment_is_found(fault, problem):
     source = SimulatedSource(Family(fault), EnvSection(transient_failure_rate=0.1))
     found = {finding.check: finding.problem for finding in await check_source(source, tasks=3)}["snapshot"]
     assert (found is None) if problem is None else (problem in found)
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        ({"call": lambda *_: "fine"}, "tool 'press' must give a ToolResult (envs/simulator.py), got str"),
+        (
+            {"call": lambda *_: ToolResult(content={"a": {1}})},
+            "tool 'press' gave a result that JSON cannot carry: Object of type set",
+        ),
+        (
+            {"call": lambda *_: ToolResult(content={"a": float("nan")})},
+            "tool 'press' gave a result that JSON cannot carry: Out of",
+        ),
+        ({"state": lambda _: {"pressed": {1}}}, " must be plain JSON values: Object of type set"),
+        ({"answer": lambda *_: float("nan")}, "EnvStep: outcome must lie in [0, 1], got nan"),
+        ({"answer": lambda *_: 2.0}, "EnvStep: outcome must lie in [0, 1], got 2.0"),
+        ({"verdict": lambda _: float("nan")}, "the verdict must lie in [0, 1], got nan"),
+    ],
+)
+async def test_a_member_that_gives_the_wrong_thing_is_named(broken, problem):
+    class Family(LampFamily):
+        world = type("Broken", (Lamps,), broken)
+
+    found = [finding.problem or "" for finding in await check_source(SimulatedSource(Family(), EnvSection()), tasks=1)]
+    assert any(text.startswith("raised EnvironmentFault: ") and problem in text for text in found)
 
 
 async def test_an_exception_is_a_finding():
