@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 
 from actors.policy import Completion, FinishReason, Sampling
+from actors.sockets import name_sockets_apart, unname_sockets
 from actors.weights import BACKEND, SharedMemoryUpdate
 from cacherl.errors import DeadlineExceeded, EngineDied, EngineError
 from cacherl.policy import FIRST_VERSION, WeightManifest
@@ -90,15 +91,18 @@ class Engine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        name_sockets_apart()
         try:
             args = AsyncEngineArgs(**_engine_args(settings))
             # In a thread: it takes long, and who gives up on it meanwhile must be able to say so (`abandon_start`).
             engine = cls(await asyncio.to_thread(AsyncLLM.from_engine_args, args), settings)
         except (RuntimeError, ValueError, OSError) as error:
+            unname_sockets()
             raise EngineError(f"vLLM could not start on {settings.model}: {error}") from error
         await engine._llm.update_weight_version(str(FIRST_VERSION))
         await engine.complete([settings.end_of_turn], Sampling(temperature=1.0, max_new_tokens=2), seed=0)
         await asyncio.to_thread(unname_shared_memory)
+        unname_sockets()
         return engine
 
     @property
@@ -168,7 +172,8 @@ class Engine:
 
 
 def abandon_start() -> None:
-    """End an engine that is still starting, or refused to, so that there is nothing to `close`; leaves no shared memory.
+    """End an engine that is still starting, or refused to, so that there is nothing to `close`; leaves no shared memory
+    and no socket.
 
     Python's resource trackers live on: what was only just named, they remove when the last of the others is gone.
     """
@@ -181,6 +186,7 @@ def abandon_start() -> None:
         with contextlib.suppress(psutil.Error):
             child.kill()
     unname_shared_memory()  # this process was not held
+    unname_sockets()
 
 
 def _tracks_resources(process: psutil.Process) -> bool:

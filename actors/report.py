@@ -20,10 +20,12 @@ class EpisodeSummary:
 
     Attributes:
         outcome: raw verdict in [0, 1]; total_reward and reward_parts: as in `Trajectory`.
-        turns, sampled_tokens, tool_calls, tool_errors: counts.
+        turns, tool_calls, tool_errors: counts.
+        sampled_tokens: tokens that an engine sampled; none where an agent without a model wrote them.
         end: 'terminated', or the reason of the truncation.
         tiers: (tool, tier) -> results that came from that tier; empty without a tool-result cache.
         code_ended: calls whose code the sandbox ended, for its time, its memory or a crash.
+        explored: an explorer played it, so it says nothing about the policy.
     """
 
     family: str
@@ -38,9 +40,11 @@ class EpisodeSummary:
     end: str
     tiers: Mapping[tuple[str, Tier], int] = field(default_factory=dict)
     code_ended: int = 0
+    explored: bool = False
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> EpisodeSummary:
+    def of(cls, trajectory: Trajectory, *, explored: bool = False) -> EpisodeSummary:
+        """The summary of a trajectory, which a member of a group that the policy left to an explorer may have made."""
         calls = [call for turn in trajectory.turns for call in turn.calls]
         return cls(
             family=trajectory.family,
@@ -49,12 +53,13 @@ class EpisodeSummary:
             total_reward=trajectory.total_reward,
             reward_parts=trajectory.reward_parts,
             turns=len(trajectory.turns),
-            sampled_tokens=trajectory.num_sampled,
+            sampled_tokens=0 if trajectory.foreign else trajectory.num_sampled,
             tool_calls=len(calls),
             tool_errors=sum(not call.ok for call in calls),
             end=trajectory.status.reason or trajectory.status.kind,
             tiers=Counter((call.name, call.tier) for call in calls if call.tier is not None),
             code_ended=sum(call.error in _CODE_ENDED for call in calls),
+            explored=explored,
         )
 
 
@@ -74,10 +79,26 @@ class GroupReport:
     episodes: tuple[EpisodeSummary, ...]
     errors: tuple[str, ...] = ()
 
+    @property
+    def own(self) -> tuple[EpisodeSummary, ...]:
+        """The episodes that the policy played as it is trained to."""
+        return tuple(episode for episode in self.episodes if not episode.explored)
+
+
+def exploration_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
+    """How many of the episodes of `reports` an explorer played, and how well; nothing without episodes."""
+    explored = [episode for report in reports for episode in report.episodes if episode.explored]
+    count = sum(len(report.episodes) for report in reports)
+    share = {"exploration/share": len(explored) / count} if count else {}
+    return share | ({"exploration/success": fmean(e.outcome for e in explored)} if explored else {})
+
 
 def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
-    """Means over the episodes of `reports`, as far as there are any, and the number of failed ones."""
-    episodes = [episode for report in reports for episode in report.episodes]
+    """Means over the policy's own episodes of `reports`, as far as there are any, and the number of failed ones.
+
+    The shares of a tool-result cache are those of all episodes.
+    """
+    episodes = [episode for report in reports for episode in report.own]
     failed = {"rollout/failed": float(sum(len(report.errors) for report in reports))}
     if not episodes:
         return failed
@@ -94,7 +115,7 @@ def rollout_metrics(reports: Sequence[GroupReport]) -> dict[str, float]:
     if JUDGE in parts or JUDGE_MISSING in parts:
         means["rollout/judge_failed"] = fmean(JUDGE_MISSING in e.reward_parts for e in episodes)
     rewards = {f"reward/{name}": _mean_of_part(episodes, name) for name in parts}
-    return means | failed | rewards | tool_cache_metrics(episodes)
+    return means | failed | rewards | tool_cache_metrics([episode for report in reports for episode in report.episodes])
 
 
 def _mean_of_part(episodes: Sequence[EpisodeSummary], name: str) -> float:

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.chat import Chat
-from actors.episode import Episode, EpisodeLimits, Member
-from actors.policy import Policy, Sampling
+from actors.episode import Member
+from actors.exploration import explored_members
+from actors.players import Player
 from cacherl.errors import CacheRLError, EnvironmentFault, boundary
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from envs.base import Task, ToolEnv
@@ -52,6 +52,7 @@ class GroupRequest:
         size: members.
         seed: fixes every seed inside the group.
         scales: component of the reward -> factor of its weight for all members; 1 where there is none.
+        exploration: chance in [0, 1) that a member is the explorer's and not the policy's; of one it never is.
     """
 
     group_id: str
@@ -59,6 +60,7 @@ class GroupRequest:
     size: int
     seed: int
     scales: Mapping[str, float] = field(default_factory=dict)
+    exploration: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,40 +69,40 @@ class PlayedGroup:
 
     Attributes:
         group: the members that finished; None when fewer than two did (or none of a group of one): no baseline is left,
-            or when their reward failed.
+            when none of the policy's did: there is nothing to compare the explorer with, or when their reward failed.
         errors: why the others failed, one message each.
+        explored: ids of the trajectories that the explorer played, finished or not.
     """
 
     group: TrajectoryGroup | None
     errors: tuple[str, ...]
+    explored: frozenset[str] = frozenset()
 
 
 class Rollout:
-    """Plays groups and single episodes with one policy.
+    """Plays groups and single episodes with one policy, and some members of groups with an explorer.
 
     Args:
+        player: lets the policy act.
         make_env: a fresh environment for one episode.
         max_retries: further attempts for a member that infrastructure failed.
+        explorer_of: the explorer of a member; None: no group asks for one.
     """
 
     def __init__(
         self,
         *,
-        policy: Policy,
+        player: Player,
         make_env: Callable[[], ToolEnv],
-        chat: Chat,
         scorer: Scorer,
-        sampling: Sampling,
-        limits: EpisodeLimits,
         max_retries: int,
+        explorer_of: Callable[[Member], Player] | None = None,
     ) -> None:
-        self._policy = policy
+        self._player = player
         self._make_env = make_env
-        self._chat = chat
         self._scorer = scorer
-        self._sampling = sampling
-        self._limits = limits
         self._max_retries = max_retries
+        self._explorer_of = explorer_of
         self._scoring = ThreadPoolExecutor(_SCORING_THREADS, thread_name_prefix="reward")
 
     async def group(self, request: GroupRequest) -> PlayedGroup:
@@ -108,6 +110,7 @@ class Rollout:
 
         Raises:
             ConfigError: the reward cannot work with these episodes.
+            ValueError: the group asks for an explorer, and there is none.
         """
         members = [
             Member(
@@ -117,16 +120,19 @@ class Rollout:
             )
             for index in range(request.size)
         ]
-        played = await asyncio.gather(*map(self._attempt, members))
+        explorers = self._explorers(request, members)
+        explored = frozenset(explorers)
+        players = (explorers.get(member.trajectory_id, self._player) for member in members)
+        played = await asyncio.gather(*map(self._attempt, members, players))
         finished = tuple(result for result in played if isinstance(result, Trajectory))
         errors = tuple(str(result) for result in played if isinstance(result, CacheRLError))
-        if len(finished) < min(2, request.size):
-            return PlayedGroup(group=None, errors=errors)
+        if len(finished) < min(2, request.size) or explored.issuperset(one.trajectory_id for one in finished):
+            return PlayedGroup(group=None, errors=errors, explored=explored)
         try:
             finished = await self._scored(finished, request)
         except EnvironmentFault as error:
             logger.warning("%s", error)
-            return PlayedGroup(group=None, errors=(*errors, str(error)))
+            return PlayedGroup(group=None, errors=(*errors, str(error)), explored=explored)
         group = TrajectoryGroup(
             group_id=request.group_id,
             task_id=request.task.task_id,
@@ -134,7 +140,16 @@ class Rollout:
             num_failed=len(errors),
             created_at=time.time(),
         )
-        return PlayedGroup(group=group, errors=errors)
+        return PlayedGroup(group=group, errors=errors, explored=explored)
+
+    def _explorers(self, request: GroupRequest, members: Sequence[Member]) -> dict[str, Player]:
+        """Trajectory id -> who plays it, of the members that the policy does not."""
+        if not request.exploration:
+            return {}
+        if self._explorer_of is None:
+            raise ValueError(f"group {request.group_id}: exploration {request.exploration:g} needs an explorer, there is none")
+        places = explored_members(request.seed, request.size, request.exploration)
+        return {members[place].trajectory_id: self._explorer_of(members[place]) for place in sorted(places)}
 
     async def _scored(self, members: Sequence[Trajectory], request: GroupRequest) -> tuple[Trajectory, ...]:
         with boundary(EnvironmentFault, f"the reward of task {request.task.task_id} failed"):
@@ -154,25 +169,24 @@ class Rollout:
             Member(task=task, trajectory_id=f"{label}:{task.task_id}", rollout_seed=derive_seed(seed, task.task_id))
             for task in tasks
         ]
-        return list(await asyncio.gather(*map(self._attempt, members)))
+        return list(await asyncio.gather(*(self._attempt(member, self._player) for member in members)))
 
-    async def _attempt(self, member: Member) -> Trajectory | CacheRLError:
+    async def _attempt(self, member: Member, player: Player) -> Trajectory | CacheRLError:
         failure: CacheRLError | None = None
         for attempt in range(self._max_retries + 1):
             try:
-                return await self._play(member)
+                return await self._play(member, player)
             except CacheRLError as error:
                 failure = error
                 logger.warning("attempt %d of %s failed: %s", attempt + 1, member.trajectory_id, error)
         assert failure is not None
         return failure
 
-    async def _play(self, member: Member) -> Trajectory:
+    async def _play(self, member: Member, player: Player) -> Trajectory:
         with boundary(EnvironmentFault, f"no environment could be made for task {member.task.task_id}"):
             env = self._make_env()
-        episode = Episode(policy=self._policy, env=env, chat=self._chat, sampling=self._sampling, limits=self._limits)
         try:
-            return await episode.play(member)
+            return await player.play(member, env)
         finally:
             await close_env(env)
 

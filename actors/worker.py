@@ -15,6 +15,8 @@ from actors.briefing import briefed_chat
 from actors.chat import Chat
 from actors.engine import Engine, EngineSettings, abandon_start
 from actors.episode import EpisodeLimits
+from actors.exploration import Explorers
+from actors.players import PolicyPlayer
 from actors.policy import Policy, Sampling
 from actors.report import EpisodeSummary, GroupReport
 from actors.rollout import GroupRequest, Rollout, derive_seed
@@ -117,7 +119,9 @@ class RolloutWorker:
                 group_id=request.group_id, actor=self._spec.name, push="failed", episodes=(), errors=played.errors
             )
         status = await self._push(played.group)
-        episodes = tuple(map(EpisodeSummary.of, played.group.trajectories))
+        episodes = tuple(
+            EpisodeSummary.of(one, explored=one.trajectory_id in played.explored) for one in played.group.trajectories
+        )
         return GroupReport(
             group_id=request.group_id, actor=self._spec.name, push=status, episodes=episodes, errors=played.errors
         )
@@ -196,18 +200,19 @@ def longest_wait_s(config: RunConfig) -> float:
 def make_rollout(
     config: RunConfig, policy: Policy, source: TaskSource, chat: Chat, scorer: Composer, sampling: Sampling
 ) -> Rollout:
-    """A `Rollout` with the limits of `config`."""
+    """A `Rollout` with the limits of `config`, and its explorers if it has any."""
     limits = EpisodeLimits(
         max_turns=config.env.max_turns, max_length=config.model.max_length, timeout_s=config.rollout.episode_timeout_s
     )
+    explorers = Explorers(
+        settings=config.exploration, policy=policy, source=source, chat=chat, sampling=sampling, limits=limits
+    )
     return Rollout(
-        policy=policy,
+        player=PolicyPlayer(policy=policy, chat=chat, sampling=sampling, limits=limits),
         make_env=source.make_env,
-        chat=chat,
         scorer=scorer,
-        sampling=sampling,
-        limits=limits,
         max_retries=config.rollout.max_retries,
+        explorer_of=explorers if config.exploration.rate else None,
     )
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError, field_serializer, model_validat
 from cacherl.alarm_settings import AlarmsSection
 from cacherl.environment_settings import CurriculumSection, EnvSection
 from cacherl.errors import ConfigError
+from cacherl.exploration_settings import ExplorationSection
 from cacherl.learner_settings import LearnerSection, WarmStartSection
 from cacherl.learning_settings import (
     WITH_CRITIC,
@@ -53,6 +54,7 @@ class RunConfig(Section):
     env: EnvSection = EnvSection()
     curriculum: CurriculumSection = CurriculumSection()
     rollout: RolloutSection = RolloutSection()
+    exploration: ExplorationSection = ExplorationSection()
     actors: ActorsSection = ActorsSection()
     reward: RewardSection = RewardSection()
     replay: ReplaySettings = ReplaySettings()
@@ -94,6 +96,7 @@ class RunConfig(Section):
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
         self._check_learning()
+        self.exploration.require_effect(group_size=group, temperature=self.rollout.temperature)
         stalest, every = self.replay.max_staleness, self.weights.publish_every
         if stalest is not None and every > stalest + 1:
             raise ValueError(

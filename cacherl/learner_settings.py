@@ -85,7 +85,9 @@ class LearnerSection(Section):
         None, ge=1, description="CPU threads of one rank before they run; null: all cores shared"
     )
     zero_stage: Literal[0, 1, 2, 3] = Field(
-        0, description="what is partitioned over the ranks: optimizer's state (1), gradients too (2), weights too (3)"
+        0,
+        description="what is partitioned over the ranks: optimizer's state (1, in bfloat16 at 0 too), gradients too (2), "
+        "weights too (3)",
     )
     batch_size: int = Field(128, ge=1, description="trajectories per optimizer step, whole groups")
     epochs: int = Field(1, ge=1, description="passes over one sampled batch")

@@ -171,7 +171,7 @@ declare(
     eval/success/*             | fraction      | the same, per level; in a mix also per family
     eval/tool_errors           | calls/episode | failed tool calls per held-out episode
     eval/length                | tokens        | sampled tokens per held-out episode
-    rollout/success            | fraction      | raw outcome of training episodes
+    rollout/success            | fraction      | raw outcome of training episodes, those of an explorer left out
     rollout/return             | reward        | total reward of training episodes
     rollout/turns              | turns         | turns per episode
     rollout/sampled_tokens     | tokens        | sampled tokens per episode
@@ -182,6 +182,8 @@ declare(
     rollout/episodes           | episodes      | finished so far
     rollout/tool_calls         | calls         | tool calls made so far
     rollout/tokens_per_s       | tokens/s      | sampled tokens a second, all actors
+    exploration/share          | fraction      | training episodes that the explorer played instead of the policy
+    exploration/success        | fraction      | their raw outcome
     curriculum/level           | level         | level that most training tasks are drawn from
     curriculum/level/*         | level         | the same, per family of a mix
     curriculum/success/*       | fraction      | rolling success of fresh training tasks, per level (of each family)

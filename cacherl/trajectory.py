@@ -238,6 +238,11 @@ class Trajectory:
         return parts
 
     @property
+    def foreign(self) -> bool:
+        """Whether somebody else than the trained policy acted, so that its log-probabilities and versions say nothing."""
+        return self.source != "policy"
+
+    @property
     def version_range(self) -> tuple[int, int]:
         """Lowest and highest policy version among the sampled tokens; (NO_VERSION, NO_VERSION) without any."""
         versions = self.policy_versions[self.loss_mask]
@@ -293,8 +298,9 @@ class TrajectoryGroup:
 
     @property
     def version_range(self) -> tuple[int, int]:
-        """Lowest and highest policy version over the members."""
-        ranges = [member.version_range for member in self.trajectories]
+        """Lowest and highest policy version over the members that the policy played; over all if it played none."""
+        own = [member for member in self.trajectories if not member.foreign]
+        ranges = [member.version_range for member in own or self.trajectories]
         known = [pair for pair in ranges if pair[0] != NO_VERSION]
         if not known:
             return NO_VERSION, NO_VERSION

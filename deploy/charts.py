@@ -69,6 +69,7 @@ SECTIONS = (
         charts=(
             Chart(title="Level of the curriculum", patterns=("curriculum/level", "curriculum/level/*")),
             Chart(title="Each level of it", patterns=("curriculum/success/*", "curriculum/variance/*"), axis=_SHARE),
+            Chart(title="Exploration", patterns=("exploration/share", "exploration/success"), axis=_SHARE),
             Chart(title="Tasks to be played again", patterns=("curriculum/remembered", "curriculum/remembered/*")),
         ),
     ),

@@ -45,7 +45,7 @@ from deploy.tasks import TaskStream, held_out_tasks
 from deploy.terminal import log_to, own_terminal
 from deploy.warm_start import WarmStart, base_model, require_inputs
 from envs.base import TaskSource
-from envs.preflight import ready_source
+from envs.preflight import ready_source, require_solutions
 from learner.group import LearnerGroup
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -86,6 +86,8 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
         ConfigError: the settings cannot work; nothing was started.
     """
     source = ready_source(config.env)  # refuses bad settings before an earlier run is replaced, as do the next lines
+    if config.exploration.needs_solutions:
+        require_solutions(source, config.env, "exploration.explorer teacher")
     composer_of(config, source)
     FreshPriority(config)
     require_inputs(config)

@@ -64,6 +64,7 @@ class Loop:
         Raises:
             CacheRLError: whatever ended the rollouts or the updates early.
         """
+        self.stream.set_version(self.version)
         self.monitor.enter("first weights", "every engine to load the start weights")
         await self._publish()
         await asyncio.to_thread(self.replay.set_version, self.version)
@@ -87,6 +88,7 @@ class Loop:
             self.monitor.show(waiting_for="the learner's update")
             stats = await self.learner.update(batch)
             self.version += 1
+            self.stream.set_version(self.version)
             evaluates = self.version % config.eval.every == 0 or self.version == config.run.updates
             metrics = dict(stats.metrics) | {"time/sample": sampled - begin, "learner/version": float(self.version)}
             if evaluates or self.version % config.weights.publish_every == 0:  # what is evaluated is what was published

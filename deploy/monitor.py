@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.report import GroupReport, rollout_metrics
+from actors.report import GroupReport, exploration_metrics, rollout_metrics
 from cacherl.config import RunConfig
 from cacherl.errors import EnvironmentFault
 from cacherl.metrics import MetricWriter
@@ -127,9 +127,10 @@ class Monitor:
         return sum(count for _, count in self._tokens) / min(_RATE_WINDOW_S, max(1.0, now - self.started))
 
     def drain(self) -> dict[str, float]:
-        """Rollout metrics since the last drain."""
+        """Rollout metrics since the last drain, and those of an explorer if there is one."""
         reports, self._since_update = self._since_update, []
-        return rollout_metrics(reports) | {
+        metrics = rollout_metrics(reports) | (exploration_metrics(reports) if self.config.exploration.rate else {})
+        return metrics | {
             "rollout/episodes": float(self.episodes),
             "rollout/tool_calls": float(self._tool_calls),
             "rollout/tokens_per_s": self.tokens_per_s(),

@@ -98,7 +98,8 @@ def show(
         typer.echo(json.dumps(_plain(group)))
         return
     for member in group.trajectories:
-        facts = f"{member.status.kind}, outcome {member.outcome:g}, return {member.total_reward:g}"
+        who = f"{member.source}, " if member.foreign else ""
+        facts = f"{who}{member.status.kind}, outcome {member.outcome:g}, return {member.total_reward:g}"
         _console.rule(Text(_printable(f"{member.trajectory_id}: {facts}")))
         for turn in member.turns:
             _console.print(_printable(turn.text), style="bold", markup=False, highlight=False)

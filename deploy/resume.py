@@ -47,6 +47,7 @@ _FREE = (
     "weights",
     "eval",
     "curriculum",
+    "exploration",
     "checkpoint.every",
     "checkpoint.keep_last",
     "checkpoint.keep_best",

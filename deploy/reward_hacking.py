@@ -118,11 +118,13 @@ class HackingEvidence:
 
 
 def most_lifted(groups: Sequence[TrajectoryGroup], part: str) -> list[tuple[float, Trajectory]]:
-    """The members that `part` lifts most above the mean of their group, with that excess in reward units; the highest first."""
+    """The policy's members that `part` lifts most above the mean of their group, with that excess in reward units; the highest
+    first. What somebody else played tells nothing of what the policy exploits."""
     ranked: list[tuple[float, Trajectory]] = []
     for group in groups:
         values = [member.reward_parts.get(part, 0.0) for member in group.trajectories]
-        ranked += [(value - fmean(values), member) for value, member in zip(values, group.trajectories, strict=True)]
+        pairs = zip(values, group.trajectories, strict=True)
+        ranked += [(value - fmean(values), member) for value, member in pairs if not member.foreign]
     return sorted(ranked, key=lambda pair: -pair[0])[:_SHOWN]
 
 

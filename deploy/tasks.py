@@ -11,6 +11,7 @@ from typing import Any
 from actors.report import GroupReport
 from actors.rollout import GroupRequest, derive_seed
 from cacherl.config import RunConfig
+from cacherl.policy import FIRST_VERSION
 from deploy.curriculum import Curriculum
 from envs.base import TRAIN, VAL, Task, TaskSource
 from envs.mix import Part, parts_of
@@ -37,6 +38,7 @@ class TaskStream:
         self._config = config
         self.prefix = prefix
         self._scales = scales
+        self._version = FIRST_VERSION
         self._next = 0
         self._curricula = {
             family: Curriculum(config.curriculum, _levels(part, source, config, TRAIN), family=family, seed=config.run.seed)
@@ -58,7 +60,12 @@ class TaskStream:
             size=self._config.rollout.group_size,
             seed=derive_seed(self._config.run.seed, "group", number),
             scales=self._scales(),
+            exploration=self._config.exploration.rate_at(self._version),
         )
+
+    def set_version(self, version: int) -> None:
+        """Take in how many updates the learner has made; exploration may end with them."""
+        self._version = version
 
     def _task(self, number: int) -> Task:
         distinct = self._config.env.train_tasks
@@ -86,13 +93,13 @@ class TaskStream:
         """Take a group off the ledger, and what came of it into the curriculum; a failed one teaches nothing."""
         chosen = self._chosen.get(self._open.get(report.group_id, -1))
         self.finished(report.group_id)
-        if chosen is None or not report.episodes:
+        if chosen is None or not report.own:
             return
         task_id, fresh = chosen
         task = self._source.get(task_id)
         by_return = self._config.advantage.zero_variance == "return"
         results = {episode.total_reward if by_return else episode.outcome for episode in report.episodes}
-        success = fmean(episode.outcome for episode in report.episodes)
+        success = fmean(episode.outcome for episode in report.own)
         self._curricula[task.family].observe(task, success=success, varied=len(results) > 1, fresh=fresh)
 
     def metrics(self) -> dict[str, float]:

@@ -64,6 +64,28 @@ async def _try(source: TaskSource, split: str, level: int, where: str) -> None:
         raise ConfigError(f"{where}: {step} raised {type(error).__name__}: {error}; `cacherl env check` tells more") from error
 
 
+def require_solutions(source: TaskSource, section: EnvSection, what: str) -> None:
+    """Look for a solution of one training task of every level that the run trains on.
+
+    Args:
+        what: the setting that needs solutions, for the message.
+
+    Raises:
+        ConfigError: nobody knows one; names the task.
+    """
+    levels = training_levels(source, section)
+    for part in parts_of(source).values():
+        for level in sorted(set(levels) & set(part.source.levels(TRAIN))):
+            task = part.source.sample(random.Random(0), split=TRAIN, level=level)
+            try:
+                part.source.solution(task)
+            except NoSolutionError as error:
+                raise ConfigError(
+                    f"{what} follows solutions, but env.name {section.name!r} knows none of task {task.task_id} ({error}); "
+                    "take another"
+                ) from None
+
+
 def _first_call(source: TaskSource, task: Task, where: str) -> tuple[PlannedCall, ...]:
     """The call that a solution begins with; none where it begins with words, or no solution is known."""
     try:

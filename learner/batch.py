@@ -163,7 +163,7 @@ def row_of(trajectory: Trajectory, advantage: float | npt.NDArray[np.float64] = 
         advantages=np.broadcast_to(np.asarray(advantage, dtype=np.float32), len(positions)),
         policy_versions=trajectory.policy_versions[positions],
         temperature=trajectory.temperature,
-        foreign=trajectory.source != "policy",
+        foreign=trajectory.foreign,
         **details,
     )
 

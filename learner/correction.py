@@ -49,7 +49,7 @@ def harmful(log_w: Array, advantages: npt.NDArray[np.floating]) -> npt.NDArray[n
 
 def second_moment_threshold(squares: Array, limit: float) -> float:
     """The largest (log w)^2 to keep, so that the mean over the harmful tokens that are kept is at most `limit` (M2PO, arXiv
-    2510.01161, algorithm 1: the most extreme are masked first); infinite when none must go, negative when all must.
+    2510.01161: the most extreme are masked first); infinite when none must go, negative when all must.
 
     Args:
         squares: (log w)^2 of the batch's harmful tokens.
@@ -65,6 +65,17 @@ def second_moment_threshold(squares: Array, limit: float) -> float:
 def within(log_w: Array, factor: float) -> bool:
     """Whether a row's geometric mean ratio lies in [1 / factor, factor] (the filter of FreshPER, arXiv 2604.16918)."""
     return not len(log_w) or abs(float(log_w.mean())) <= math.log(factor)
+
+
+def divergence(log_ratios: Array, foreign: npt.NDArray[np.bool_]) -> float:
+    """Mean |log ratio| over the members of a group that the policy played, in nats per token; 0 when it played none.
+
+    Args:
+        log_ratios: float64 [G], mean log-ratio of each member's tokens.
+        foreign: bool [G], members that somebody else played: there is nothing that the policy could have left behind.
+    """
+    own = np.abs(log_ratios[~foreign])
+    return float(own.mean()) if len(own) else 0.0
 
 
 def correct(

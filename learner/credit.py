@@ -15,11 +15,6 @@ from learner.value import turn_advantages
 Array = npt.NDArray[np.float64]
 
 
-def is_foreign(trajectory: Trajectory) -> bool:
-    """Whether somebody else than the trained policy acted."""
-    return trajectory.source != "policy"
-
-
 def token_advantages(group: TrajectoryGroup, settings: AdvantageSection, log_ratios: Array | None = None) -> list[Array]:
     """Advantages of each member's S sampled tokens, in order; a function of the stored group alone, so that a group keeps
     them however often it is replayed, unless `log_ratios` says how the policy has changed.
@@ -90,7 +85,7 @@ def _of_members(group: TrajectoryGroup, settings: AdvantageSection, log_ratios: 
     returns, std, epsilon = group.returns, settings.normalize_std, settings.epsilon
     if settings.estimator == "loo":
         return advantages.leave_one_out(returns, normalize_std=std, epsilon=epsilon)
-    foreign = np.array([is_foreign(member) for member in group.trajectories])
+    foreign = np.array([member.foreign for member in group.trajectories])
     if settings.baseline == "separate":
         return advantages.separate_advantages(returns, foreign, normalize_std=std, epsilon=epsilon)
     if settings.baseline == "joint":

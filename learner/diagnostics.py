@@ -38,7 +38,7 @@ class Diagnostics:
 
     def add(self, batch: MicroBatch, terms: LossTerms, logprobs: Tensor, entropies: Tensor, *, before_step: bool) -> None:
         """Count one micro-batch; `before_step` while the weights are still those of `version`."""
-        # Ratios say something only about tokens that a policy of ours sampled.
+        # Ratios, their corrections and the policy's entropy say something only where a policy of ours sampled.
         sampled = ~batch.foreign
         log_ratios = torch.where(sampled, terms.log_ratios, 0.0)
         ratios = torch.exp(log_ratios)
@@ -46,13 +46,14 @@ class Diagnostics:
         weights = torch.exp(sums.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)).double()[batch.rows[sampled].unique()]
         advantages = batch.advantages.double()
         drift = k3(torch.zeros_like(log_ratios), log_ratios)
+        corrections = batch.correction_weights[sampled]
         own = (batch.policy_versions == self._version) & sampled & before_step
         good = (batch.advantages > 0) & sampled
         values = (
             terms.loss.detach(), terms.policy, terms.value, (terms.kl_values * terms.kl_factors).sum(), terms.kl_factors.sum(),
-            entropies.sum(), terms.clipped.sum(), len(ratios),
+            entropies[sampled].sum(), terms.clipped.sum(), len(ratios),
             ratios[sampled].sum(), drift.sum(), sampled.sum(), weights.sum(), weights.square().sum(), len(weights),
-            advantages.sum(), advantages.square().sum(), batch.correction_weights.sum(), (batch.correction_weights == 0).sum(),
+            advantages.sum(), advantages.square().sum(), corrections.sum(), (corrections == 0).sum(),
             good.sum(), logprobs[good].sum(), log_ratios[good].sum(),
             drift[own].sum(), own.sum(), batch.num_real, batch.num_padded,
         )  # fmt: skip
@@ -76,15 +77,15 @@ def metrics(sums: Tensor, highest: Tensor, *, passes: int) -> dict[str, float]:
         "learner/policy_loss": total["policy"] / passes,
         "learner/value_loss": total["value"] / passes,
         "learner/kl": total["kl"] / max(total["kl_tokens"], 1e-300),
-        "learner/entropy": total["entropy"] / tokens,
-        "learner/clip_fraction": total["clipped"] / tokens,
+        "learner/entropy": total["entropy"] / sampled,
+        "learner/clip_fraction": total["clipped"] / sampled,
         "learner/ratio_mean": total["ratio"] / sampled,
         "learner/ratio_max": float(highest),
         "learner/drift_kl": total["drift"] / sampled,
         "learner/ess": total["weight"] ** 2 / max(total["weight_squared"] * rows, 1e-300),
         "learner/advantage_std": max(total["advantage_squared"] / tokens - mean**2, 0.0) ** 0.5,
-        "learner/correction_weight": total["correction"] / tokens,
-        "learner/dropped_tokens": total["dropped"] / tokens,
+        "learner/correction_weight": total["correction"] / sampled,
+        "learner/dropped_tokens": total["dropped"] / sampled,
         "learner/tokens": total["real"],
         "learner/useful_tokens": total["real"] / max(total["padded"], 1.0),
     }

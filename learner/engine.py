@@ -105,17 +105,18 @@ class PolicyEngine:
             model.recompute_activations(reentrant=settings.zero_stage == 3)
         self.device = device
         self.world = world
-        self._stage = settings.zero_stage
+        # DeepSpeed sums the gradients of bfloat16 weights in float32 from stage 1 on only.
+        self._stage = settings.zero_stage if dtype == torch.float32 else max(settings.zero_stage, 1)
         self._adapted = settings.lora.rank > 0
         self._max_norm = settings.max_grad_norm
-        # DeepSpeed clips by itself except for plain float32, where it reports no norm: there the gate below does.
-        self._clips = settings.zero_stage == 0 and dtype == torch.float32
+        # DeepSpeed clips by itself except at stage 0, where it reports no norm: there the gate below does.
+        self._clips = self._stage == 0
         self._norm = math.nan
         self._guard = GradientGuard(settings.grad_spike)
         self.skipped = False
         self._optimizer = build_optimizer(model, settings, lr=lr)
         self._optimizer.gate = self._before_step
-        config = _deepspeed_config(settings, dtype, sum(parameter.numel() for parameter in model.parameters()), self._clips)
+        config = _deepspeed_config(settings, dtype, self._stage, sum(parameter.numel() for parameter in model.parameters()))
         self._engine, *_ = deepspeed.initialize(model=model, optimizer=self._optimizer, config=config, dist_init_required=False)
 
     @property
@@ -187,8 +188,6 @@ class PolicyEngine:
         optimizer, saved = self._engine.optimizer, dict(state["optimizer"])
         if optimizer is self._optimizer:
             optimizer.load_state_dict(saved)
-        elif self._stage == 0:
-            optimizer.load_state_dict(saved, load_optimizer_states=True)
         else:
             if hasattr(optimizer, "loss_scaler"):
                 saved["loss_scaler"] = optimizer.loss_scaler
@@ -289,7 +288,7 @@ def _buckets(named: dict[str, Tensor]) -> list[list[str]]:
     return buckets
 
 
-def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: int, clips: bool) -> dict[str, Any]:
+def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, stage: int, parameters: int) -> dict[str, Any]:
     bucket = min(parameters + parameters % 2, 500_000_000)  # DeepSpeed wants an even number
     half = dtype == torch.bfloat16
     config: dict[str, Any] = {
@@ -297,11 +296,11 @@ def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: 
         "gradient_accumulation_steps": 1,
         # Any number of backward passes belongs to one step; micro-batches are cut by tokens, not by count.
         "managed_gradient_accumulation": False,
-        "gradient_clipping": 0.0 if clips else settings.max_grad_norm,
+        "gradient_clipping": settings.max_grad_norm if stage else 0.0,
         "bf16": {"enabled": half},
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
-            "stage": settings.zero_stage,
+            "stage": stage,
             "overlap_comm": False,
             # The defaults allocate buffers for half a billion elements, whatever the model's size.
             "reduce_bucket_size": bucket,
@@ -319,6 +318,6 @@ def _deepspeed_config(settings: LearnerSection, dtype: torch.dtype, parameters: 
         config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
     if settings.offload == "all":
         config["zero_optimization"]["offload_param"] = {"device": "cpu"}
-    if half and settings.zero_stage > 0:
+    if half:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     return config

@@ -38,19 +38,20 @@ ESTIMATES: Mapping[KLEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1,
 
 
 def token_factors(batch: MicroBatch, log_ratios: Tensor, settings: KLSection) -> Tensor:
-    """float32 [S] without a graph, what each token's estimate counts: 1 when fresh, as `kl.replayed` says when replayed.
+    """float32 [S] without a graph, what each token's estimate counts: 1 when fresh, as `kl.replayed` says when replayed, 0 when
+    foreign.
 
     An estimate is unbiased only on samples of the policy itself; on those of an earlier one the ratio policy / behaviour
-    (limited to `MAX_RATIO`) makes it so.
+    (limited to `MAX_RATIO`) makes it so; on what somebody else said nothing does.
 
     Args:
         log_ratios: float32 [S], log of policy over behaviour probability.
     """
-    ones = torch.ones_like(log_ratios)
+    own = (~batch.foreign).to(log_ratios.dtype)
     if settings.replayed == "include":
-        return ones
-    other = torch.exp(log_ratios.detach()).clamp(max=MAX_RATIO) if settings.replayed == "weighted" else torch.zeros_like(ones)
-    return torch.where(batch.replayed, other, ones)
+        return own
+    other = torch.exp(log_ratios.detach()).clamp(max=MAX_RATIO) if settings.replayed == "weighted" else torch.zeros_like(own)
+    return torch.where(batch.replayed, other * own, own)
 
 
 class KLCoefficient:

@@ -14,7 +14,6 @@ from cacherl.config import RunConfig
 from cacherl.reward_settings import KL
 from cacherl.trajectory import Trajectory, TrajectoryGroup
 from learner.batch import Row, row_of
-from learner.credit import is_foreign
 from learner.packing import cut
 from learner.scoring import split_by_row
 from learner.trainer import Reference
@@ -35,7 +34,7 @@ def with_kl(trajectory: Trajectory, reference: npt.NDArray[np.float32], coef: fl
     """
     excess = trajectory.rollout_logprobs[trajectory.loss_mask].astype(np.float64) - reference
     cuts = np.cumsum([stop - start for start, stop in (turn.completion for turn in trajectory.turns)])[:-1]
-    scale = 0.0 if is_foreign(trajectory) else -coef
+    scale = 0.0 if trajectory.foreign else -coef
     turns = (
         replace(turn, rewards={**turn.rewards, KL: scale * float(part.sum())})
         for turn, part in zip(trajectory.turns, np.split(excess, cuts), strict=True)

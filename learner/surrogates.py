@@ -50,7 +50,7 @@ def clipped(log_ratios: Tensor, batch: MicroBatch, settings: LossSection) -> Obj
 
 def sequence_clipped(log_ratios: Tensor, batch: MicroBatch, settings: LossSection) -> Objective:
     """`clipped` with the sequence's geometric mean ratio ``s = (prod r)^(1/length)`` in every token's place (GSPO, arXiv
-    2507.18071, equation 7), in the form whose gradient reaches each token by itself (equation 14), so that tokens may differ in
+    2507.18071), in the form whose gradient reaches each token by itself (GSPO-token, same paper), so that tokens may differ in
     advantage; with equal ones the gradient is the same."""
     sums = torch.zeros(len(batch.lengths), dtype=log_ratios.dtype, device=log_ratios.device)
     means = sums.index_add(0, batch.rows, log_ratios.detach()) / batch.trained_per_row.clamp(min=1)
@@ -66,8 +66,8 @@ def weighted_likelihood(log_ratios: Tensor, batch: MicroBatch, settings: LossSec
 
 
 def bounded(log_ratios: Tensor, batch: MicroBatch, settings: LossSection) -> Objective:
-    """``f(r) A`` with ``f(r) = r / (r + gamma)``, for tokens that the policy did not sample itself (LUFFY, arXiv 2504.14945,
-    equation 6): no ratio can run away, and the unlikely tokens, which are the ones to learn, keep the largest gradient."""
+    """``f(r) A`` with ``f(r) = r / (r + gamma)``, for tokens that the policy did not sample itself (LUFFY, arXiv 2504.14945):
+    no ratio can run away, and the unlikely tokens, which are the ones to learn, keep the largest gradient."""
     # r / (r + gamma) without an overflow at either end
     values = batch.advantages * torch.sigmoid(log_ratios - math.log(settings.foreign_gamma))
     return Objective(values=values, clipped=torch.zeros_like(batch.foreign))

@@ -21,6 +21,7 @@ from cacherl.stateful import Stateful, collect, restore
 from cacherl.trajectory import Trajectory
 from learner.batch import partition, row_of
 from learner.checkpoint import POLICY_FOLDER, RandomState, StateWriter, copied, read_state, verified, write_state
+from learner.correction import divergence
 from learner.demonstrations import Demonstrations
 from learner.engine import PolicyEngine, Rendezvous, join
 from learner.export import save_folder
@@ -252,12 +253,12 @@ class LearnerWorker:
     def _judged(
         self, sampled: Sequence[Sampled], prepared: Prepared, result: TrainResult
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Group id -> new priority, and -> divergence: the mean over members of |log ratio| per trained token, in nats."""
+        """Group id -> new priority, and -> `divergence`."""
         priorities: dict[str, float] = {}
         divergences: dict[str, float] = {}
         if not sampled:  # all of this rank's groups are gone, but not those of another
             return priorities, divergences
-        # Somebody else's tokens have no ratio by which the policy could have left them behind.
+        # Somebody else's tokens have no ratio.
         log_ratios = np.where([row.foreign for row in prepared.rows], 0.0, result.log_ratios)
         cuts = np.cumsum([len(group) for _, group in sampled])[:-1]
         parts = zip(sampled, np.split(prepared.advantages, cuts), np.split(log_ratios, cuts), strict=True)
@@ -271,7 +272,7 @@ class LearnerWorker:
                 ratios=np.exp(part),
                 td_errors=np.concatenate([next(errors) for _ in group.trajectories]) if prepared.td_errors else None,
             )
-            divergences[group.group_id] = float(np.abs(part).mean())
+            divergences[group.group_id] = divergence(part, np.array([member.foreign for member in group.trajectories]))
         return priorities, divergences
 
     def _replay_metrics(self, plan: SamplePlan) -> dict[str, float]:

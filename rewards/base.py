@@ -111,8 +111,8 @@ class Blocking(Protocol):
 def steps_of(trajectory: Trajectory) -> Iterator[Step]:
     """The turns of a trajectory with the states between them."""
     states = [
-        State(prompt=trajectory.prompt, turns=trajectory.turns[:index], hash=turn.state_hash, potential=turn.potential)
-        for index, turn in enumerate(trajectory.turns)
+        State(prompt=trajectory.prompt, turns=trajectory.turns[:index], hash=turn.state_hash, potential=potential)
+        for index, (turn, potential) in enumerate(zip(trajectory.turns, _potentials(trajectory), strict=True))
     ]
     states.append(State(prompt=trajectory.prompt, turns=trajectory.turns, hash="", potential=0.0))
     for index, turn in enumerate(trajectory.turns):
@@ -123,3 +123,15 @@ def steps_of(trajectory: Trajectory) -> Iterator[Step]:
             results=turn.messages,
             next_state=states[index + 1],
         )
+
+
+def _potentials(trajectory: Trajectory) -> list[float | None]:
+    """Potential of the state before each turn.
+
+    A completion that a limit cut off never reached the environment, which so said nothing of the state before it: that one
+    counts as the state before, or as 0 at the start. Potentials between the first and the end cancel out in any case.
+    """
+    known = [turn.potential for turn in trajectory.turns]
+    if known and known[-1] is None and trajectory.status.kind == "truncated":
+        known[-1] = known[-2] if len(known) > 1 else 0.0
+    return known

@@ -55,8 +55,9 @@ def group_of(*members: Trajectory, **changes: Any) -> TrajectoryGroup:
     return TrajectoryGroup(**{**fields, **changes})
 
 
-def group_report(group_id: str, *outcomes: float, returns: tuple[float, ...] | None = None) -> GroupReport:
-    """A finished group of research episodes with these outcomes, and these total rewards, by default the same."""
+def group_report(group_id: str, *outcomes: float, returns: tuple[float, ...] | None = None, explored: int = 0) -> GroupReport:
+    """A finished group of research episodes with these outcomes, and these total rewards, by default the same; the last
+    `explored` ones were played by an explorer."""
     episodes = tuple(
         EpisodeSummary(
             family="research",
@@ -69,8 +70,9 @@ def group_report(group_id: str, *outcomes: float, returns: tuple[float, ...] | N
             tool_calls=0,
             tool_errors=0,
             end="terminated",
+            explored=index >= len(outcomes) - explored,
         )
-        for outcome, total in zip(outcomes, returns or outcomes, strict=True)
+        for index, (outcome, total) in enumerate(zip(outcomes, returns or outcomes, strict=True))
     )
     return GroupReport(group_id=group_id, actor="actor-0", push="ok", episodes=episodes)
 

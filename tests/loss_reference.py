@@ -98,6 +98,8 @@ def kl_of(distance: float, ratio: float, one: Row, settings: KLSection) -> tuple
     factor = 1.0
     if one.replayed:
         factor = {"include": 1.0, "weighted": min(ratio, 10.0), "exclude": 0.0}[settings.replayed]
+    if one.foreign:
+        factor = 0.0
     return factor * value, factor * slope
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -169,6 +170,15 @@ def test_show(filled, run):
     assert [line for line in shown.splitlines() if line.startswith("in the end")] == ["in the end: final +1"] * 2
     with pytest.raises(ConfigError, match="'filled' holds no group 'nope'"):
         run("show", "nope", "-n", "filled")
+
+
+def test_show_tells_who_played_in_the_policys_place(make_pool, make_group, run):
+    group = make_group("g")
+    own, other = group.trajectories
+    make_pool("mixed").push(replace(group, trajectories=(own, replace(other, source="demonstration"))), priority=1)
+    shown = run("show", "g", "-n", "mixed")
+    assert "g-0: terminated, outcome 1" in shown
+    assert "g-1: demonstration, terminated, outcome 0" in shown
 
 
 def test_export_import_and_prune(filled, make_pool, run, tmp_path):

@@ -56,6 +56,12 @@ async def engine(folder: Path) -> Any:
     engine.close()
 
 
+def sockets() -> tuple[int, bool]:
+    """Open sockets that were named in the engine's own folder, and whether that is still there."""
+    folder = Path(os.environ["VLLM_RPC_BASE_PATH"])
+    return Path("/proc/net/unix").read_text().count(f" {folder}/"), folder.exists()
+
+
 def logprobs(model: torch.nn.Module, prefix: list[int], completion: Completion) -> np.ndarray:
     """The completion's log-probabilities under `model`, at the sampling temperature."""
     tokens = torch.tensor([prefix + completion.token_ids.tolist()])
@@ -76,6 +82,14 @@ def manifest_of(model: torch.nn.Module, version: int) -> tuple[WeightManifest, n
     buffer = np.frombuffer(b"".join(parts), dtype=np.uint8)
     manifest = WeightManifest(version=version, tensors=tuple(specs), nbytes=offset, checksum=f"{zlib.crc32(buffer.data):08x}")
     return manifest, buffer
+
+
+async def test_a_running_engine_has_no_names_that_a_kill_would_leave_behind(engine: Engine) -> None:
+    """Of its sockets; it answers all the same."""
+    opened, named = sockets()
+    assert opened >= 2
+    assert not named
+    assert len((await engine.complete([5, 9, 12], SAMPLING, seed=1)).token_ids) > 0
 
 
 async def test_a_seed_fixes_the_draw(engine: Engine) -> None:

@@ -37,8 +37,12 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 
 OVERRIDES = [
     "warm_start.updates=120",
+    "learner.warm_start_threads=1",  # two would slow each other tenfold beside anything else
     "warm_start.demonstrations=1024",
     "rollout.temperature=0.8",
+    "exploration.rate=0.3",
+    "exploration.explorer=policy",
+    "exploration.temperature=1.4",
     "kl.coef=0.05",
     "eval.tasks=24",
     "replay.importance_sampling=true",
@@ -200,6 +204,9 @@ async def test_update_publish_and_the_loss_against_a_plain_reference(stack: Stac
     assert all(group is not None and len(group) == 4 for group in groups)
     for group in groups:
         assert abs(group_advantages(group.returns, normalize_std=True, epsilon=1e-6).sum()) < 1e-9
+        assert 0.8 in {member.temperature for member in group.trajectories}
+    # Of an explorer at another temperature too, the engine's log-probabilities are what the learner computes.
+    assert {member.temperature for group in groups for member in group.trajectories} == {0.8, 1.4}
 
     stats = await stack.learner.update("batch-1")
     assert sorted(itertools.chain(*stats.group_ids)) == sorted(entry.group_id for entry in plan.entries)

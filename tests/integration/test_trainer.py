@@ -31,22 +31,28 @@ def config_of(**sections: Any) -> Any:
 class Case:
     """An engine of the tiny model and its trainer."""
 
-    def __init__(self, model: Path, *, reference: bool = False, critic: bool = False, **sections: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        reference: bool = False,
+        critic: bool = False,
+        dtype: torch.dtype = torch.float32,
+        **sections: Any,
+    ) -> None:
         from learner.engine import PolicyEngine
         from learner.policy_model import load_policy
         from learner.trainer import PolicyTrainer
 
         self.config = config_of(**sections)
         device = torch.device("cpu")
-        self.engine = PolicyEngine(
-            model, self.config.learner, dtype=torch.float32, lr=LR, device=device, world=1, critic=critic
-        )
+        self.engine = PolicyEngine(model, self.config.learner, dtype=dtype, lr=LR, device=device, world=1, critic=critic)
         policy = load_policy(model, torch.float32).requires_grad_(False) if reference else None
         self.trainer = PolicyTrainer(self.engine, self.config, policy)
 
     def weights(self) -> np.ndarray:
         full = self.engine.full_weights() or {}
-        return np.concatenate([value.numpy().ravel() for value in full.values()])
+        return np.concatenate([value.float().numpy().ravel() for value in full.values()])
 
 
 def mini_batches(model: Path) -> dict[str, Any]:
@@ -187,6 +193,17 @@ def critic_stages(model: Path) -> dict[str, Any]:
     return found
 
 
+def bfloat16(model: Path) -> dict[str, Any]:
+    """Three updates of several micro-batches in float32, and in bfloat16 at every ZeRO stage."""
+    plain = Case(model)
+    start = plain.weights()
+    cases = {stage: Case(model, dtype=torch.bfloat16, learner={"zero_stage": stage}) for stage in (0, 1, 2, 3)}
+    for case in (plain, *cases.values()):
+        for version in range(3):
+            case.trainer.train(make_rows(), version)
+    return {"start": start, "float32": plain.weights(), "stages": [case.weights() for case in cases.values()]}
+
+
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dapo": {},
     "grpo": {"loss": {"name": "grpo"}},
@@ -220,7 +237,7 @@ def algorithms(model: Path) -> dict[str, Any]:
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     scenario.__name__: scenario
-    for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic, critic_stages, algorithms)
+    for scenario in (mini_batches, spike, not_finite, adapting, prepared, critic, critic_stages, bfloat16, algorithms)
 }
 
 
@@ -339,3 +356,12 @@ def test_a_critic_trains_alike_at_every_stage(outcomes: dict[str, Any]) -> None:
     for name, (others, value) in found.items():
         assert np.linalg.norm(others - weights) < 5e-3 * np.linalg.norm(weights), name
         assert value == pytest.approx(loss, rel=1e-3), name
+
+
+def test_bfloat16_trains_alike_at_every_stage(outcomes: dict[str, Any]) -> None:
+    found = outcomes["bfloat16"]
+    moved = np.linalg.norm(found["float32"] - found["start"])
+    first, *others = found["stages"]
+    assert np.linalg.norm(first - found["float32"]) < 0.3 * moved  # Adam makes a whole step of a gradient near 0
+    for weights in others:
+        assert np.linalg.norm(weights - first) < 0.01 * moved

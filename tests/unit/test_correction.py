@@ -13,6 +13,7 @@ from cacherl.learning_settings import CorrectionSection
 from learner.batch import Row
 from learner.correction import (
     correct,
+    divergence,
     harmful,
     masked_weights,
     second_moment_threshold,
@@ -75,6 +76,12 @@ def test_within_is_about_the_geometric_mean() -> None:
     assert not within(np.log([9.1, 1.0]), 3.0)
     assert not within(np.log([1 / 9.1, 1.0]), 3.0)
     assert within(np.zeros(0), 3.0)
+
+
+def test_what_somebody_else_played_has_not_diverged() -> None:
+    log_ratios = np.array([0.2, -0.4, 7.0])
+    assert divergence(log_ratios, np.array([False, False, True])) == pytest.approx(0.3)
+    assert divergence(log_ratios, np.array([True, True, True])) == 0.0
 
 
 def make_rows() -> tuple[list[Row], list[np.ndarray]]:

@@ -257,3 +257,12 @@ def test_a_stream_without_a_curriculum_only_counts(source: TaskSource) -> None:
     resumed = TaskStream(source, config(), "run")
     resumed.load_state_dict(stream.state_dict())
     assert resumed.metrics()["curriculum/level"] == 1.0
+
+
+def test_an_explorer_counts_for_the_gradient_of_a_group_but_not_for_success(source: TaskSource) -> None:
+    stream = TaskStream(source, config(), "run")
+    for _ in range(4):
+        stream.observe(group_report(stream().group_id, 0.0, 0.0, 1.0, explored=1))
+    metrics = stream.metrics()
+    assert (metrics["curriculum/success/level1"], metrics["curriculum/variance/level1"]) == (0.0, 1.0)
+    assert metrics["curriculum/level"] == 1.0

@@ -21,7 +21,10 @@ DOCS = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "
 FOLDERS = "actors|benchmarks|cacherl|deploy|docs|envs|learner|replay_service|rewards|tests"
 TREE = RunConfig().model_dump(mode="json")
 #: First parts of metrics' names.
-METRICS = "alarm|checkpoint|curriculum|eval|governor|learner|replay|reward|reward_batch|reward_weight|rollout|time|tool_cache"
+METRICS = (
+    "alarm|checkpoint|curriculum|eval|exploration|governor|learner|replay|reward|reward_batch|reward_weight|"
+    "rollout|time|tool_cache"
+)
 #: Code that reads like a key: the pool's methods in examples and diagrams.
 NO_KEYS = {"replay.sample", "replay.ack", "learner.group"}
 

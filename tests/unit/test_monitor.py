@@ -15,7 +15,7 @@ from rich.console import Console
 from actors.report import EpisodeSummary, GroupReport, eval_metrics, rollout_metrics
 from cacherl.config import parse_config
 from cacherl.errors import EnvironmentFault
-from cacherl.metrics import JsonlSink, MetricWriter
+from cacherl.metrics import JsonlSink, MetricWriter, lookup
 from deploy.monitor import Monitor
 from deploy.panel import Panel
 from deploy.run_view import RunView
@@ -172,6 +172,43 @@ def test_a_summary_is_the_trajectory_in_numbers() -> None:
     summary = EpisodeSummary.of(two_turns())
     assert (summary.level, summary.outcome, summary.turns, summary.sampled_tokens, summary.end) == (2, 1.0, 2, 5, "terminated")
     assert summary.total_reward == pytest.approx(sum(summary.reward_parts.values()))
+
+
+def test_what_an_explorer_played_says_nothing_about_the_policy(monitor: Monitor) -> None:
+    fields = {
+        "tool_errors": 9,
+        "turns": 1,
+        "total_reward": -1.0,
+        "reward_parts": {"final": -1.0},
+        "end": "turns",
+        "code_ended": 4,
+    }
+    explored = [episode(explored=True, outcome=outcome, sampled_tokens=0, **fields) for outcome in (1.0, 0.0)]
+    assert rollout_metrics([report(episode(), *explored)]) == rollout_metrics([report(episode())])
+    assert rollout_metrics([report(*explored)]) == {"rollout/failed": 0.0}
+    monitor.config = parse_config({"exploration": {"rate": 0.5}})
+    monitor.on_report(report(episode(), *explored, episode(outcome=0.0)))
+    assert (monitor.view.success, monitor.episodes) == (0.5, 4)
+    metrics = monitor.drain()
+    assert (metrics["exploration/share"], metrics["exploration/success"]) == (0.5, 0.5)
+    monitor.on_report(report(episode()))
+    metrics = monitor.drain()
+    assert metrics["exploration/share"] == 0.0
+    assert "exploration/success" not in metrics
+    for name in metrics:
+        lookup(name)
+
+
+def test_without_exploration_there_are_no_figures_of_it(monitor: Monitor) -> None:
+    monitor.on_report(report(episode()))
+    assert not [name for name in monitor.drain() if name.startswith("exploration/")]
+
+
+def test_words_of_an_agent_are_no_sampled_tokens() -> None:
+    summary = EpisodeSummary.of(two_turns(source="demonstration"), explored=True)
+    assert (summary.sampled_tokens, summary.explored) == (0, True)
+    hotter = EpisodeSummary.of(two_turns(temperature=2.0), explored=True)
+    assert (hotter.sampled_tokens, hotter.explored) == (5, True)
 
 
 def test_held_out_success_per_family_of_a_mix() -> None:

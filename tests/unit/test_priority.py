@@ -46,6 +46,12 @@ def test_by_hand() -> None:
     assert SCALED(group) == pytest.approx(0.375 / (3**0.5 / 4), rel=1e-5)
 
 
+def test_one_demonstration_that_succeeds_gives_a_failed_group_a_gradient() -> None:
+    shown = two_turns(source="demonstration")
+    assert CENTRED(group_of(BAD, BAD, BAD)) == 0.0
+    assert CENTRED(group_of(BAD, BAD, BAD, shown)) == pytest.approx((0.75 + 3 * 0.25) / 4)
+
+
 def test_half_successful_is_what_an_unscaled_priority_prefers() -> None:
     assert CENTRED(group_of(GOOD, GOOD, BAD, BAD)) == pytest.approx(0.5)
     assert SCALED(group_of(GOOD, GOOD, BAD, BAD)) == pytest.approx(1.0, rel=1e-5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cacherl.errors import ConfigError
-from cacherl.trajectory import Trajectory
+from cacherl.trajectory import Status, Trajectory
 from envs.registry import load_source
 from reward_data import bad, calls, episode, good, run_config, says
 from rewards.base import TurnComponent, steps_of
@@ -173,6 +175,18 @@ def test_shaping_telescopes_to_the_first_potential(potentials, gamma, weight):
 def test_shaping_by_hand():
     played = episode(says("", potential=0.0), says("", potential=0.5), says("", potential=1.0))
     assert per_turn(Shaping(weight=2.0, gamma=0.9), played) == pytest.approx([0.9, 0.8, -2.0])
+
+
+def test_shaping_of_a_completion_that_was_cut_off_counts_the_state_before():
+    cut = replace(
+        episode(says("", potential=0.5), says("", potential=0.75), says("")), status=Status(kind="truncated", reason="tokens")
+    )
+    assert per_turn(Shaping(weight=2.0, gamma=1.0), cut) == pytest.approx([0.5, 0.0, -1.5])
+    at_once = replace(episode(says("")), status=Status(kind="truncated", reason="tokens"))
+    assert per_turn(Shaping(weight=2.0, gamma=1.0), at_once) == [0.0]
+    silent = replace(episode(says(""), says("")), status=Status(kind="truncated", reason="tokens"))
+    with pytest.raises(ConfigError, match=r"needs potentials"):
+        per_turn(Shaping(weight=1.0, gamma=1.0), silent)
 
 
 def test_shaping_without_potentials_is_a_setting_to_change():

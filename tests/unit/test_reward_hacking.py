@@ -105,6 +105,12 @@ def test_the_trajectories_that_show_it_are_those_lifted_above_their_siblings() -
     assert [excess for excess, _ in ranked] == pytest.approx([0.25, 0.025, 0.025, 0.025, -0.05])
 
 
+def test_what_the_policy_did_not_play_is_no_evidence() -> None:
+    shown = two_turns(trajectory_id="shown", source="demonstration", rewards={"tool_use": 9.0})
+    ranked = most_lifted([group_of(two_turns(), shown)], "tool_use")
+    assert [(member.trajectory_id, excess) for excess, member in ranked] == [("t", pytest.approx((0.05 - 9.05) / 2))]
+
+
 def test_evidence_is_readable_and_survives_groups_that_left_the_pool(tmp_path: Path) -> None:
     asked: list[Sequence[str]] = []
 

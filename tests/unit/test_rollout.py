@@ -12,6 +12,7 @@ import pytest
 
 from actors.chat import Chat
 from actors.episode import EpisodeLimits
+from actors.players import PolicyPlayer
 from actors.policy import Sampling
 from actors.rollout import GroupRequest, Rollout, close_env, derive_seed
 from cacherl.errors import ConfigError, EngineError, EnvironmentFault
@@ -52,16 +53,20 @@ class Envs:
         return [int(env.events[0].split()[1]) for env in self.made]
 
 
-def rollout(words: Chat, envs: Callable[[], Any], max_retries: int = 2, scorer: CountingScorer | None = None) -> Rollout:
-    return Rollout(
-        policy=FakePolicy(words.completion_ids, ["done"]),
-        make_env=envs,
+def rollout(
+    words: Chat,
+    envs: Callable[[], Any],
+    max_retries: int = 2,
+    scorer: CountingScorer | None = None,
+    policy: FakePolicy | None = None,
+) -> Rollout:
+    player = PolicyPlayer(
+        policy=policy or FakePolicy(words.completion_ids, ["done"]),
         chat=words,
-        scorer=scorer or CountingScorer(),
         sampling=Sampling(temperature=1.0, max_new_tokens=8),
         limits=EpisodeLimits(max_turns=4, max_length=64, timeout_s=60.0),
-        max_retries=max_retries,
     )
+    return Rollout(player=player, make_env=envs, scorer=scorer or CountingScorer(), max_retries=max_retries)
 
 
 def request(size: int = 4, seed: int = 11, group_id: str = "run-1") -> GroupRequest:
@@ -212,9 +217,8 @@ async def test_an_environment_that_does_not_close_costs_no_trajectory(
 
 
 async def test_errors_of_the_engine_are_retried_too(words: Chat) -> None:
-    play = rollout(words, FakeEnv, max_retries=1)
-    play._policy.failures = [EngineError("busy"), RuntimeError("busy")]  # type: ignore[attr-defined]
-    played = await play.group(request(2))
+    policy = FakePolicy(words.completion_ids, ["done"], failures=[EngineError("busy"), RuntimeError("busy")])
+    played = await rollout(words, FakeEnv, max_retries=1, policy=policy).group(request(2))
     assert played.group is not None
     assert (len(played.group), played.errors) == (2, ())
 

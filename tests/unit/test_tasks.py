@@ -87,6 +87,17 @@ def test_a_stream_without_a_checkpoint_leaves_out_what_the_pool_has(source: Task
     assert [stream().group_id[-2:] for _ in range(3)] == ["01", "03", "04"]
 
 
+def test_exploration_goes_out_with_the_groups_until_it_ends(source: TaskSource) -> None:
+    exploring = parse_config({"run": {"seed": 5}, "exploration": {"rate": 0.25, "updates": 2}})
+    stream = TaskStream(source, exploring, "run")
+    rates = [stream().exploration]
+    for version in (1, 2, 3):
+        stream.set_version(version)
+        rates.append(stream().exploration)
+    assert rates == [0.25, 0.25, 0.0, 0.0]
+    assert TaskStream(source, config(), "run")().exploration == 0.0
+
+
 def test_a_finite_training_set_is_played_in_turn_by_different_episodes(source: TaskSource) -> None:
     finite = config().model_copy(update={"env": config().env.model_copy(update={"train_tasks": 3})})
     stream = TaskStream(source, finite, "run")

@@ -48,6 +48,14 @@ def test_properties_of_a_two_turn_trajectory() -> None:
     assert [turn.reward for turn in trajectory.turns] == pytest.approx([0.03, -0.02])
 
 
+def test_a_group_is_as_old_as_what_the_policy_played_of_it() -> None:
+    versions = two_turns().policy_versions
+    random = two_turns(policy_versions=np.where(versions == NO_VERSION, NO_VERSION, 0).astype(np.int32), source="random")
+    assert (two_turns().foreign, random.foreign) == (False, True)
+    assert group_of(two_turns(), random).version_range == (4, 6)
+    assert group_of(random, random).version_range == (0, 0)
+
+
 def test_the_mask_is_true_exactly_on_the_completions() -> None:
     trajectory = two_turns()
     inside = {index for turn in trajectory.turns for index in range(*turn.completion)}
