@@ -14,7 +14,7 @@ from actors.policy import Completion, Policy, Sampling
 from actors.stopwatch import Stopwatch
 from cacherl.errors import ConfigError, DeadlineExceeded, EngineError, EnvironmentFault, boundary
 from cacherl.trajectory import NO_VERSION, Message, Status, Trajectory, Turn
-from envs.base import EnvStep, Task, ToolEnv
+from envs.base import EnvStep, Task, ToolEnv, require_share
 
 TERMINATED = Status(kind="terminated")
 
@@ -150,7 +150,7 @@ class Episode:
         if not isinstance(end, str):
             return TERMINATED, end
         with _environment_of(run.member.task):
-            return Status(kind="truncated", reason=end), self._env.verdict()
+            return Status(kind="truncated", reason=end), require_share(self._env.verdict(), "the verdict")
 
     def _exhausted(self, run: _Run) -> str | None:
         if len(run.turns) >= self._limits.max_turns:
@@ -231,7 +231,9 @@ class Episode:
         )
 
     def _observe(self, run: _Run, messages: Sequence[Message]) -> tuple[int, int]:
-        return run.tokens.given(self._chat.observation_ids(messages)[: self._room(run)])
+        with _environment_of(run.member.task):  # text that no tokenizer reads
+            ids = self._chat.observation_ids(messages)
+        return run.tokens.given(ids[: self._room(run)])
 
 
 def _environment_of(task: Task) -> AbstractContextManager[None]:

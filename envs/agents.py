@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cacherl.trajectory import Message
@@ -84,7 +84,7 @@ class RandomAgent:
         words = sorted({word for message in (*task.messages, *history) for word in re.findall(r"\w+", message.content)})
         choice = rng.random()
         if choice < 0.15 or not self._source.tools():
-            return render_answer(rng.choice(words))
+            return render_answer(rng.choice(words or ["a"]))
         call = _random_call(rng, self._source.tools(), words)
         if choice < 0.25:
             call = PlannedCall(name=rng.choice([call.name, "nothing"]), arguments={})
@@ -133,13 +133,18 @@ def _random_call(rng: random.Random, tools: Sequence[ToolSpec], words: Sequence[
     return PlannedCall(name=spec.name, arguments={name: _random_value(rng, part, words) for name, part in chosen.items()})
 
 
-def _random_value(rng: random.Random, part: dict[str, Any], words: Sequence[str]) -> Any:
+def _random_value(rng: random.Random, part: Mapping[str, Any], words: Sequence[str]) -> Any:
     if "enum" in part:
         return rng.choice(part["enum"])
+    if "anyOf" in part:
+        return _random_value(rng, rng.choice(part["anyOf"]), words)
     makers: dict[str, Callable[[], Any]] = {
-        "string": lambda: rng.choice(words),
+        "string": lambda: rng.choice(words or ["a"]),
         "integer": lambda: rng.randrange(100),
         "number": lambda: rng.random() * 100,
         "boolean": lambda: rng.random() < 0.5,
+        "array": lambda: [_random_value(rng, part.get("items") or {}, words) for _ in range(rng.randrange(3))],
+        "object": lambda: {name: _random_value(rng, inner, words) for name, inner in part.get("properties", {}).items()},
     }
-    return makers.get(part.get("type", "string"), lambda: None)()
+    kind = part.get("type", "string")
+    return makers.get(kind if isinstance(kind, str) else rng.choice(kind), lambda: None)()

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from jsonschema import Draft202012Validator
 
+from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, ToolCall
 
 #: Splits that every family offers: 'val' shares no solution step with 'train'.
@@ -109,6 +110,17 @@ class Solution:
         return tuple(step.call for step in self.steps if step.call is not None)
 
 
+def require_share(value: float, what: str) -> float:
+    """`value` if it lies in [0, 1], which NaN does not.
+
+    Raises:
+        EnvironmentFault: it does not.
+    """
+    if not 0 <= value <= 1:
+        raise EnvironmentFault(f"{what} must lie in [0, 1], got {value}")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvStep:
     """What one turn of the agent led to.
@@ -121,6 +133,10 @@ class EnvStep:
         state_hash: hash of the state that the turn acted on (before it); equal states of one task hash equally.
         seconds: simulated latency of the tools that was waited for.
         potential: how promising that state is, in [0, 1]; None: the environment does not say.
+
+    Raises:
+        EnvironmentFault: outcome or potential is no such number.
+        ValueError: the fields contradict each other.
     """
 
     messages: tuple[Message, ...]
@@ -134,6 +150,9 @@ class EnvStep:
     def __post_init__(self) -> None:
         if self.terminated == (self.outcome is None):
             raise ValueError(f"EnvStep: terminated={self.terminated} contradicts outcome={self.outcome}")
+        for name, value in (("outcome", self.outcome), ("potential", self.potential)):
+            if value is not None:
+                require_share(value, f"EnvStep: {name}")
         if self.calls and len(self.messages) != len(self.calls):
             raise ValueError(f"EnvStep: {len(self.messages)} messages answer {len(self.calls)} calls")
 

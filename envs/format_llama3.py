@@ -13,7 +13,7 @@ from dataclasses import replace
 from envs.base import ParsedCall, PlannedCall
 from envs.envelope import read_envelope, render_envelope
 from envs.jsontext import UnreadableError, decode_object
-from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, UNCLOSED, capped
+from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, MAX_CALLS, UNCLOSED, capped
 
 TAG = "<|python_tag|>"
 _KEY = "parameters"
@@ -40,7 +40,7 @@ class Llama3Format:
 def _calls(body: str, *, finished: bool) -> list[ParsedCall]:
     found: list[ParsedCall] = []
     position = 0
-    while True:
+    while len(found) <= MAX_CALLS:
         try:
             end = decode_object(body[: position + MAX_CALL_CHARS], position)[1]
         except UnreadableError:
@@ -50,6 +50,7 @@ def _calls(body: str, *, finished: bool) -> list[ParsedCall]:
             return [*found, _last(body[position:], finished=finished)]
         found.append(read_envelope(body[position:end], key=_KEY))
         position = between.end()
+    return found
 
 
 def _last(body: str, *, finished: bool) -> ParsedCall:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from envs.base import ParsedCall, PlannedCall
 from envs.envelope import render_envelope, unpack
 from envs.jsontext import UnreadableError, decode_array, read_arguments
-from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, NO_NAME, UNCLOSED, capped
+from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, MAX_CALLS, NO_NAME, UNCLOSED, capped
 
 TAG = "[TOOL_CALLS]"
 _NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(?:\[ARGS\])?\s*")
@@ -31,7 +31,9 @@ class MistralFormat:
         body = text.split(TAG, 1)[1].strip()
         if body.startswith("["):
             return capped(_array(body, finished=finish_reason == "stop"))
-        return capped([_named(part, finished=finish_reason == "stop") for part in body.split(TAG)])
+        return capped(
+            [_named(part, finished=finish_reason == "stop") for part in body.split(TAG, MAX_CALLS + 1)[: MAX_CALLS + 1]]
+        )
 
 
 def _array(body: str, *, finished: bool) -> list[ParsedCall]:

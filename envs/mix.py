@@ -10,6 +10,9 @@ from typing import Any
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.base import ActionFormat, EnvStep, Solution, Task, TaskSource, ToolEnv, ToolSpec
 
+#: Largest weight of a part; sums of weights stay finite.
+_HEAVIEST = 1e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -23,13 +26,15 @@ def mixture(name: str) -> dict[str, float]:
     """The environments that `env.name` names, with their weights: 'research*2+trip' -> research 2.0, trip 1.0.
 
     Raises:
-        ConfigError: a weight is not a positive number, or a name comes twice.
+        ConfigError: a weight is not a positive number up to `_HEAVIEST`, or a name comes twice.
     """
     weights: dict[str, float] = {}
     for item in name.split("+"):
         part, star, weight = item.partition("*")
         if star and not _positive(weight):
-            raise ConfigError(f"env.name {name!r}: the weight of {part!r} must be a positive number, got {weight!r}")
+            raise ConfigError(
+                f"env.name {name!r}: the weight of {part!r} must be a positive number up to {_HEAVIEST:g}, got {weight!r}"
+            )
         if part in weights:
             raise ConfigError(f"env.name {name!r}: {part!r} comes twice; give it a weight, as in '{part}*2'")
         weights[part] = float(weight) if star else 1.0
@@ -38,7 +43,7 @@ def mixture(name: str) -> dict[str, float]:
 
 def _positive(text: str) -> bool:
     try:
-        return 0 < float(text) < float("inf")
+        return 0 < float(text) <= _HEAVIEST
     except ValueError:
         return False
 

@@ -25,8 +25,7 @@ class Toolbox:
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = tuple(specs)
         self.read_only = frozenset(spec.name for spec in specs if spec.read_only)
-        self._schemas = {spec.name: dict(spec.parameters) for spec in specs}
-        self._validators = {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+        self._validators = {spec.name: Draft202012Validator(dict(spec.parameters)) for spec in specs}
         if len(self._validators) != len(self.specs):
             raise ValueError(f"tool names must be unique, got {[spec.name for spec in specs]}")
 
@@ -47,12 +46,12 @@ class Toolbox:
 
     def problem(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments of tool `name`; None: they are valid."""
-        validator, schema = self._validators[name], self._schemas[name]
+        validator = self._validators[name]
         if validator.is_valid(arguments):
             return None
         error = best_match(validator.iter_errors(arguments))
         assert error is not None
-        return _explain(name, error, schema)
+        return _explain(name, error)
 
     def messages(self) -> Iterator[str]:
         """Every text that `unknown` and `problem` can give for flat schemas."""
@@ -62,32 +61,52 @@ class Toolbox:
                 yield from _possible(spec.name, part, spec.parameters)
 
 
-def _explain(tool: str, error: ValidationError, schema: Mapping[str, Any]) -> str:
+def _explain(tool: str, error: ValidationError) -> str:
+    """What is wrong where: of an object within the arguments, its own schema says what it needs."""
     where = " ".join(str(part) for part in error.absolute_path) or tool
-    return _phrase(tool, where, str(error.validator), error.validator_value, schema)
+    schema = error.schema if isinstance(error.schema, Mapping) else {}
+    return _phrase(where, str(error.validator), error.validator_value, schema)
 
 
 def _possible(tool: str, part: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
     names = schema.get("properties", {})
     where = next((name for name, value in names.items() if value is part), tool)
-    return (_phrase(tool, where, keyword, value, schema) for keyword, value in part.items() if keyword not in _SILENT)
+    return (_phrase(where, keyword, value, schema) for keyword, value in part.items() if keyword not in _SILENT)
 
 
 _SILENT = ("properties", "description", "title", "default")
 
 
-def _phrase(tool: str, where: str, keyword: str, value: Any, schema: Mapping[str, Any]) -> str:
-    if keyword == "required":
-        return f"{tool} needs {_list(schema.get('required', ()), 'and')}"
-    if keyword == "dependentRequired":
-        return "; ".join(f"{tool} takes {_list(others, 'and')} together with {name}" for name, others in value.items())
-    if keyword == "additionalProperties":
-        return f"{tool} takes only {_list(schema.get('properties', ()), 'and')}"
-    if keyword == "type":
-        return f"{where} must be {_list([value] if isinstance(value, str) else value, 'or')}"
-    if keyword == "enum":
-        return f"{where} must be {_list(value, 'or')}"
-    return f"{where} must satisfy {keyword} {value}"
+def _phrase(where: str, keyword: str, value: Any, schema: Mapping[str, Any]) -> str:
+    match keyword:
+        case "required":
+            text = f"needs {_list(schema.get('required', ()), 'and')}"
+        case "dependentRequired":
+            return "; ".join(f"{where} takes {_list(others, 'and')} together with {name}" for name, others in value.items())
+        case "additionalProperties":
+            text = f"takes only {_list(schema.get('properties', ()), 'and')}"
+        case "type":
+            text = f"must be {_list([value] if isinstance(value, str) else value, 'or')}"
+        case "enum":
+            text = f"must be {_list(value, 'or')}"
+        case "anyOf" if kinds := _kinds(value):
+            text = f"must be {_list(kinds, 'or')}"
+        case _:
+            text = f"must satisfy {keyword} {value}"
+    return f"{where} {text}"
+
+
+def _kinds(alternatives: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Types and values that alternatives consist of, such as those of an optional argument; empty: they say more than that."""
+    found: list[Any] = []
+    for part in alternatives:
+        if "enum" in part:
+            found += part["enum"]
+        elif isinstance(part.get("type"), str) and part["type"] not in ("object", "array"):
+            found.append(part["type"])
+        else:
+            return []
+    return found
 
 
 def _list(items: Iterable[Any], last: str) -> str:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
 
 from cacherl.errors import ConfigError
 
@@ -18,10 +18,17 @@ def read_settings(target: Callable[..., Any], settings: Mapping[str, Any], *, sk
         skip: how many parameters at the front are not settings.
 
     Raises:
-        ConfigError: a setting that it does not have, a missing one, a value of another type; names each.
+        ConfigError: a setting that it does not have, a missing one, a value of another type, each by name; or its parameters
+            cannot be settings.
     """
-    fields = {part.name: (hint, default) for part, hint, default in _fields(target, skip)}
-    model = create_model("Settings", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)  # type: ignore[call-overload]
+    try:
+        fields = {part.name: (hint, default) for part, hint, default in _fields(target, skip)}
+        model = create_model("Settings", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)  # type: ignore[call-overload]
+    except (NameError, TypeError, ValueError, PydanticUserError) as error:
+        raise ConfigError(
+            f"env.settings: the parameters of {getattr(target, '__qualname__', target)} cannot be settings: {error}; give each "
+            "a type that is known while the program runs"
+        ) from error
     try:
         read = model.model_validate(dict(settings))
     except ValidationError as error:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from cacherl.errors import EnvironmentFault
 from envs.base import Solution, ToolSpec
 
 #: Tags of a call. The solution needs it, or it does not; it was made for the first time, or once more.
@@ -73,9 +74,17 @@ class HeldSimulator(Protocol):
 
 
 async def run_tool(simulator: Simulator, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-    """Call a tool, and wait for its result if it is not there at once."""
+    """Call a tool, and wait for its result if it is not there at once.
+
+    Raises:
+        EnvironmentFault: what it gives is no `ToolResult`.
+    """
     result = simulator.call(name, arguments)
-    return result if isinstance(result, ToolResult) else await result
+    if isinstance(result, Awaitable):
+        result = await result
+    if not isinstance(result, ToolResult):
+        raise EnvironmentFault(f"tool {name!r} must give a ToolResult (envs/simulator.py), got {type(result).__name__}")
+    return result
 
 
 async def release(simulator: Simulator) -> None:

@@ -10,6 +10,7 @@ from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.answer import render_answer
 from envs.base import TRAIN, ActionFormat, Solution, Task, ToolSpec
+from envs.jsontext import canonical
 from envs.observation import TRANSIENT, UNRECORDED, render_error
 from envs.parser import PROBLEMS, action_format
 from envs.schema import Toolbox
@@ -91,7 +92,13 @@ class SimulatedSource:
         )
 
     def _world(self, task: Task) -> SimulatedWorld:
-        return SimulatedWorld(self.start(task), task_id=task.task_id, toolbox=self._toolbox, cache=self._cache)
+        return SimulatedWorld(self.start(task), name=self._world_name(task), toolbox=self._toolbox, cache=self._cache)
+
+    def _world_name(self, task: Task) -> str:
+        """What tells this world from all others: the id of its task, and settings that make another world of it."""
+        section = self._section
+        told = section.model_dump(mode="json", include={"settings", "sandbox"}, exclude_defaults=True)
+        return f"{task.task_id} {canonical(told)}" if told else task.task_id
 
     def _build(self, split: str, level: int, seed: int) -> Scenario:
         return self._family.build(split=split, level=level, seed=seed)

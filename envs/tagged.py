@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from envs.base import ParsedCall
 from envs.jsontext import UnreadableError, decode_object
-from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, UNCLOSED, UNOPENED, capped
+from envs.limits import CALL_TOO_LONG, MAX_CALL_CHARS, MAX_CALLS, UNCLOSED, UNOPENED, capped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TaggedReader:
         """Every call in `text`. A call without closing tag is readable only if the model had finished its turn."""
         found: list[ParsedCall] = []
         position = 0
-        while (start := text.find(self.opening, position)) >= 0:
+        while (start := text.find(self.opening, position)) >= 0 and len(found) <= MAX_CALLS:
             if self.closing in text[position:start]:
                 found.append(ParsedCall(name="", problem=UNOPENED))
             start += len(self.opening)

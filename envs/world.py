@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, Tier
 from envs.answer import read_answer
 from envs.jsontext import canonical
@@ -60,8 +61,15 @@ class World(Protocol):
 
 
 def state_hash(world: str, state: Any) -> str:
-    """Hash of a state of the world of that name."""
-    return hashlib.blake2b(f"{world} {canonical(state)}".encode(), digest_size=8).hexdigest()
+    """Hash of a state of the world of that name.
+
+    Raises:
+        EnvironmentFault: the state is none of plain JSON values.
+    """
+    try:
+        return hashlib.blake2b(f"{world} {canonical(state)}".encode(), digest_size=8).hexdigest()
+    except (TypeError, ValueError) as error:
+        raise EnvironmentFault(f"the state of {world} must be plain JSON values: {error}") from error
 
 
 class SimulatedWorld:
@@ -71,12 +79,12 @@ class SimulatedWorld:
     the recorded call had been made, so an exact hit changes nothing but the time it takes.
 
     Args:
-        task_id: of the task that fixes the world.
+        name: tells this world from every other one whose results are in the cache.
     """
 
-    def __init__(self, simulator: Simulator, *, task_id: str, toolbox: Toolbox, cache: ToolCache | None = None) -> None:
+    def __init__(self, simulator: Simulator, *, name: str, toolbox: Toolbox, cache: ToolCache | None = None) -> None:
         self._simulator = simulator
-        self._task_id = task_id
+        self._name = name
         self._toolbox = toolbox
         self._cache = cache
 
@@ -87,7 +95,7 @@ class SimulatedWorld:
         if self._cache is None:
             return Served(result=await run_tool(self._simulator, name, arguments))
         state = self._simulator.state()
-        key = CallKey(state=state_hash(self._task_id, state), tool=name, arguments=arguments)
+        key = CallKey(state=state_hash(self._name, state), tool=name, arguments=arguments)
         hit = await self._cache.serve(key, read_only=name in self._toolbox.read_only, call=lambda: self._recorded(key))
         if hit.tier != "live":
             self._simulator.restore(hit.recorded.after)

@@ -8,11 +8,11 @@ from typing import Any
 
 from cacherl.errors import EnvironmentFault
 from cacherl.trajectory import Message, ToolCall
-from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec
+from envs.base import ActionFormat, EnvStep, ParsedCall, Task, ToolSpec, require_share
 from envs.jsontext import compact
 from envs.noise import ToolNoise
 from envs.observation import TRANSIENT, NoResultError, render_error
-from envs.simulator import Promising
+from envs.simulator import Promising, ToolResult
 from envs.world import World, state_hash
 
 
@@ -117,7 +117,7 @@ class WorldEnv:
             seconds=latency_s + served.seconds,
             tier=served.tier,
         )
-        return call, compact(result.content) if result.error is None else render_error(result.error)
+        return call, _shown(result, item.name)
 
     def snapshot(self) -> dict[str, Any]:
         _, world = self._begun()
@@ -131,7 +131,7 @@ class WorldEnv:
 
     def verdict(self) -> float:
         _, world = self._begun()
-        return world.verdict() if self._outcome is None else self._outcome
+        return require_share(world.verdict(), "the verdict") if self._outcome is None else self._outcome
 
     async def close(self) -> None:
         world, self._world, self._task = self._world, None, None
@@ -148,6 +148,13 @@ class WorldEnv:
         if self._outcome is not None:
             raise EnvironmentFault(f"the episode of {task.task_id} has ended: call reset before the next step")
         return task, world
+
+
+def _shown(result: ToolResult, name: str) -> str:
+    try:
+        return compact(result.content) if result.error is None else render_error(result.error)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentFault(f"tool {name!r} gave a result that JSON cannot carry: {error}") from error
 
 
 async def _wait(seconds: float) -> None:

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,21 @@ MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class Weather(ThreadingHTTPServer):
-    """GET /warmth/{city}?unit=… of a few cities; `requests`: paths asked for, `script`: statuses to answer with first."""
+    """GET /warmth/{city}?unit=… of a few cities.
+
+    Attributes:
+        requests, cookies: paths asked for, and the cookies with them.
+        script: statuses to answer with first.
+        body: what to answer whatever is asked for.
+        drip_s: seconds after every byte.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[str] = []
+        self.cookies: list[str | None] = []
+        self.body: bytes | None = None
+        self.drip_s = 0.0
         self.script: list[int] = []
 
     @property
@@ -43,6 +54,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests.append(self.path)
+        self.server.cookies.append(self.headers["Cookie"])
+        if self.server.body is not None:
+            self._send(200, self.server.body)
+            return
         if self.server.script and (status := self.server.script.pop(0)) != 200:
             self._answer(status, {})
             return
@@ -55,11 +70,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"city": city, unit: CITIES[city]})
 
     def _answer(self, status: int, value: Any) -> None:
-        body = json.dumps(value).encode()
+        self._send(status, json.dumps(value).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Set-Cookie", "session=1")
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # whoever asked has heard enough
+            for part in [bytes([byte]) for byte in body] if self.server.drip_s else [body]:
+                self.wfile.write(part)
+                time.sleep(self.server.drip_s)
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cacherl.errors import ConfigError, EnvironmentFault, NoSolutionError
 from cacherl.trajectory import Message
-from envs.base import ParsedCall, PlannedCall, Solution
+from envs.base import ParsedCall, PlannedCall, Solution, require_share
 from envs.world import Served
 
 #: From the sum of an episode's rewards and what its last step said besides to the verdict in [0, 1].
@@ -80,10 +80,7 @@ class TextWorld:
         step = self._act(text)
         if not step.done:
             return step.messages
-        verdict = self._outcome(self._total, step.info)
-        if not 0 <= verdict <= 1:
-            raise EnvironmentFault(f"the outcome of an episode must lie in [0, 1], got {verdict}")
-        return verdict
+        return require_share(self._outcome(self._total, step.info), "the outcome of an episode")
 
     def verdict(self) -> float:
         return 0.0

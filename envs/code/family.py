@@ -45,16 +45,11 @@ class CodeFamily:
 
     def build(self, *, split: str, level: int, seed: int) -> Scenario:
         question = build_question(split=split, level=level, seed=seed)
-        world = World(
-            files={f"{table.name}.csv": table.csv() for table in question.tables.values()},
-            script="".join(table.sql() for table in question.tables.values()),
-            seed=seed,
-        )
         return Scenario(
             prompt=prompt(question),
             params={"function": question.measure.function, "label": question.measure.label},
             solution=_solve(question),
-            start=lambda: CodeSimulator(question, lambda: self._sandbox.session(world)),
+            start=lambda: CodeSimulator(question, lambda asked: self._sandbox.session(_world(asked, seed))),
         )
 
     def texts(self) -> Iterator[str]:
@@ -70,6 +65,14 @@ class CodeFamily:
             yield from (compact(dict(call.arguments)) for call in solving_calls(example))
             schema = "\n".join(table.sql().split(";")[0] for table in example.tables.values())
             yield compact({"output": schema})
+
+
+def _world(question: Question, seed: int) -> World:
+    return World(
+        files={f"{table.name}.csv": table.csv() for table in question.tables.values()},
+        script="".join(table.sql() for table in question.tables.values()),
+        seed=seed,
+    )
 
 
 def prompt(question: Question) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envs.base import TRAIN, VAL
 from envs.code.names import GROUPS, LABELS, NAME, NUMBERS, PEOPLE, PEOPLE_TABLE, PERSON, ROWS, SMALLEST, TABLES, VALUES
@@ -22,6 +22,8 @@ _COLUMNS = 3
 _VAL_SHARE = 0.25
 _COMP_SHARE = 0.25
 _SIMPLE = ("sum", "max", "min")
+#: How much larger the numbers of the other question are.
+_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +68,22 @@ class Question:
 
     Attributes:
         tables: name -> table, `people` last.
-        answer: in [SMALLEST, LARGEST], and not the bound of `measure`: no number that a program holds for another reason.
+        answer: in [SMALLEST, LARGEST], not the bound of `measure`, and nothing that a shortcut comes to.
     """
 
     shape: Shape
     tables: Mapping[str, Table]
     measure: Measure
     answer: int
+
+    @property
+    def other(self) -> Question:
+        """The same question about tables in which the numbers of the column are larger, in proportion: the same rows are meant,
+        the same are the largest, and every answer grows with them."""
+        table = self.tables[self.measure.table]
+        rows = tuple({**row, self.measure.column: _FACTOR * int(row[self.measure.column])} for row in table.rows)
+        tables = {**self.tables, table.name: replace(table, rows=rows)}
+        return replace(self, tables=tables, answer=self.measure.result(tables))
 
 
 def is_val_measure(function: str, column: str, table: str) -> bool:
@@ -108,6 +119,8 @@ def _draw(rng: random.Random, split: str, shape: Shape) -> Question | None:
         return None
     answer = measure.result(tables)
     if answer < SMALLEST or (measure.above is not None and answer == measure.above[1]):
+        return None
+    if answer in measure.shortcuts(tables):
         return None
     return Question(shape=shape, tables=tables, measure=measure, answer=answer)
 

@@ -1,8 +1,8 @@
 """python, sql and shell on the tables of one question, and the verdict: the exact number, computed by a call.
 
 The code runs in a sandbox session; the verdict is made here, of the question, the programs and what they printed. A call has
-computed the answer when the column in question was named in its session, and it printed the answer among few words without
-holding it itself: whoever prints everything, or a guess, has found nothing.
+computed the answer when it printed it among few words, and when the same calls print the other answer where the numbers are
+others (`Question.other`): whoever prints everything, or a guess, however it is written, has found nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from cacherl.errors import EnvironmentFault
 from envs.base import ToolSpec
 from envs.calllog import CallLog
+from envs.code.names import ROWS
 from envs.code.programs import solving_calls
 from envs.code.question import Question
 from envs.sandbox.session import Session
@@ -27,8 +28,8 @@ GONE = "variables are gone"
 ERRORS = (RAN_TOO_LONG, OUT_OF_MEMORY, CRASHED, *(f"{error}, {GONE}" for error in (RAN_TOO_LONG, CRASHED)))
 _TEXTS = {TIMEOUT: RAN_TOO_LONG, MEMORY: OUT_OF_MEMORY, CRASH: CRASHED, PROTOCOL: CRASHED}
 
-#: Words of an output that may count as an answer.
-_FEW_WORDS = 16
+#: Words of an output that may count as an answer: fewer than the numbers of a column.
+_FEW_WORDS = ROWS - 1
 
 
 def _spec(name: str, description: str, argument: str) -> ToolSpec:
@@ -60,10 +61,10 @@ class CodeSimulator:
     """Serves one question.
 
     Args:
-        open_session: begins a fresh sandbox session for it; called again after a restore.
+        open_session: begins a fresh sandbox session for a question; called again after a restore, and for the other question.
     """
 
-    def __init__(self, question: Question, open_session: Callable[[], Session]) -> None:
+    def __init__(self, question: Question, open_session: Callable[[Question], Session]) -> None:
         self._question = question
         self._open_session = open_session
         self._session: Session | None = None
@@ -79,22 +80,28 @@ class CodeSimulator:
         if reply.kind != OK:
             kind = _kind(reply)
             return ToolResult(error=_explain(reply), kind=kind, tags=(IRRELEVANT, turn), lasting=kind == "tool")
-        if turn == FIRST and not self._shown and self._computes_answer(text, reply):
+        if turn == FIRST and not self._shown and await self._computes_answer(reply):
             self._shown, relevance = True, NEEDED
         content = {"output": reply.text} | ({"truncated": True} if reply.truncated else {})
         # To look around is neither needed nor irrelevant.
         return ToolResult(content=content, tags=(NEEDED, turn) if relevance == NEEDED else (turn,))
 
-    def _computes_answer(self, text: str, reply: Reply) -> bool:
-        """Whether the call of program `text` did; it is the last of `_calls`."""
-        answer, printed = str(self._question.answer), _words(reply.text)
-        named = any(self._question.measure.column in _words(program) for _, program in self._calls)
-        return named and len(printed) <= _FEW_WORDS and answer in printed and answer not in _words(text)
+    async def _computes_answer(self, reply: Reply) -> bool:
+        """Whether the call of this reply did; it is the last of `_calls`."""
+        if not _shows(reply, self._question):
+            return False
+        other = self._question.other
+        session = self._open_session(other)
+        try:
+            replies = [await session.run(name, text) for name, text in self._calls]
+        finally:
+            session.close()
+        return _shows(replies[-1], other)
 
     async def _ready(self) -> Session:
         """The session, in which all calls since its beginning have been made."""
         if self._session is None:
-            self._session = self._open_session()
+            self._session = self._open_session(self._question)
             for name, text in self._calls:
                 if (await self._session.run(name, text)).lost:
                     raise EnvironmentFault(f"a {name} call that ran before cannot be repeated in a new session")
@@ -124,8 +131,9 @@ class CodeSimulator:
             self._session = None
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text)
+def _shows(reply: Reply, question: Question) -> bool:
+    printed = re.findall(r"\w+", reply.text) if reply.kind == OK else []
+    return len(printed) <= _FEW_WORDS and str(question.answer) in printed
 
 
 def _explain(reply: Reply) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envs.code.names import NAME, PEOPLE_TABLE, PERSON
 
@@ -86,6 +86,14 @@ class Measure:
         """
         results = [FUNCTIONS[self.function](values) for values in self.groups(tables).values()]
         return EXTREMES[self.extreme or "largest"](results)
+
+    def shortcuts(self, tables: Mapping[str, Table]) -> set[int]:
+        """What comes out where the label, the groups or the bound are left out, or more than one of them."""
+        found = set() if self.above is None else {replace(self, above=None).result(tables)}
+        for above in {self.above, None}:
+            groups = replace(self, value=None, above=above).groups(tables)
+            found.add(FUNCTIONS[self.function]([value for values in groups.values() for value in values]))
+        return found
 
 
 def _literal(value: Value) -> str:

@@ -8,22 +8,27 @@ import os
 import sys
 from typing import Any
 
+from cacherl.trajectory import Message
 from envs.agents import Agent, OracleAgent, RandomAgent
 from envs.answer import render_answer
+from envs.base import Task
 from envs.conformance.fingerprint import fingerprint
 from envs.conformance.subject import Subject
 
 #: Seconds that another process may take to load the environment and to play.
 _CHILD_S = 120.0
+#: Turns at random before a snapshot is taken.
+_ASTRAY = 4
 
 
 async def determinism(subject: Subject) -> str | None:
     """The same calls under the same seeds have the same results."""
-    agent = RandomAgent(subject.source, seed=1)
+    agents: list[Agent] = [RandomAgent(subject.source, seed=1), OracleAgent(subject.source)]
     for task in subject.all_tasks:
-        first, second = [await subject.steps(task, agent, rollout_seed=5) for _ in range(2)]
-        if first != second:
-            return f"two episodes of {task.task_id} with rollout_seed 5 differ"
+        for agent in agents:
+            first, second = [await subject.steps(task, agent, rollout_seed=5) for _ in range(2)]
+            if first != second:
+                return f"two episodes of {task.task_id} with rollout_seed 5 differ"
     return None
 
 
@@ -76,17 +81,33 @@ async def siblings(subject: Subject) -> str | None:
 
 
 async def snapshot(subject: Subject) -> str | None:
-    """A snapshot is JSON, and an episode restored from it goes on as the original."""
-    source = subject.source
+    """A snapshot is JSON and nobody changes it, and an episode restored from it goes on as the original."""
     for task in subject.all_tasks:
-        solution = source.solution(task)
-        calls = [source.format.render([call]) for call in solution.calls]
-        half = (len(calls) + 1) // 2
-        rest = [*calls[half:], *calls[:1], render_answer(solution.answer)]
+        before, after = _script(subject, task)
         async with subject.env(task, rollout_seed=6) as original, subject.env(task, rollout_seed=6) as copy:
-            for text in calls[:half]:
+            for text in before:
                 await original.step(text)
-            copy.restore(json.loads(json.dumps(original.snapshot())))
-            if [await original.step(text) for text in rest] != [await copy.step(text) for text in rest]:
+            taken = original.snapshot()
+            written = json.dumps(taken)
+            expected = [await original.step(text) for text in after]
+            if json.dumps(taken) != written:
+                return f"a snapshot of {task.task_id} changes while the episode goes on: state() must give copies"
+            copy.restore(taken)
+            if [await copy.step(text) for text in after] != expected:
                 return f"an episode of {task.task_id} goes on otherwise after restore"
+            if json.dumps(taken) != written:
+                return f"a snapshot of {task.task_id} changes with the episode restored from it: restore() must copy it"
     return None
+
+
+def _script(subject: Subject, task: Task) -> tuple[list[str], list[str]]:
+    """Turns before and after a snapshot: the solution's, and calls at random, for state that only mistakes change."""
+    source = subject.source
+    solution = source.solution(task)
+    calls = [source.format.render([call]) for call in solution.calls]
+    half = (len(calls) + 1) // 2
+    agent = RandomAgent(source, seed=7)
+    said = [agent.act(task, [Message(role="assistant", content="")] * turn) for turn in range(2 * _ASTRAY)]
+    astray = [text for text in said if source.format.parse(text, finish_reason="stop")]
+    before = [*calls[:half], *astray[:_ASTRAY]]
+    return before, [*astray, *calls[half:], *calls[:1], render_answer(solution.answer)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -22,6 +21,9 @@ from pydantic import ValidationError
 from cacherl.errors import EnvironmentFault
 from envs.base import Task, ToolSpec
 from envs.live.hints import parameters_of, spec_of
+from envs.live.own_thread import in_own_thread
+from envs.live.plain import NotPlainError, as_content, legible
+from envs.live.toolkit import named_once
 from envs.observation import NoResultError
 from envs.simulator import ToolResult
 
@@ -80,12 +82,12 @@ class FunctionTool:
                 if inspect.iscoroutinefunction(self._function):
                     value = await self._function(*positional, **values)
                 else:
-                    value = await asyncio.to_thread(self._function, *positional, **values)
+                    value = await in_own_thread(self.spec.name, self._function, *positional, **values)
         except ToolError as error:
-            return ToolResult(error=str(error))
+            return ToolResult(error=legible(str(error)))
         except TimeoutError:
             raise NoResultError("timeout") from None
-        except Exception:
+        except (Exception, SystemExit):  # a tool may not end the run
             logger.exception("tool %s failed on %s", name, dict(arguments))
             return ToolResult(error=f"{name} failed", lasting=False)
         return ToolResult(content=_content(value, name))
@@ -127,14 +129,15 @@ class FunctionToolkit:
             methods are tools that share its state.
 
     Raises:
-        ValueError: there is no tool among them.
+        ValueError: there is no tool among them, or two have one name.
     """
 
     def __init__(self, name: str, tools: Sequence[FunctionTool] | type) -> None:
         self.name = name
         self._owner = tools if isinstance(tools, type) else None
         found = [getattr(tools, attribute) for attribute in dir(tools)] if isinstance(tools, type) else tools
-        self._tools = {item.spec.name: item for item in found if isinstance(item, FunctionTool)}
+        marked = [(item.spec.name, item) for item in found if isinstance(item, FunctionTool)]
+        self._tools = named_once(f"tools of toolkit {name!r}", marked)
         if not self._tools:
             raise ValueError(f"toolkit {name!r} has no tool; mark its functions with @tool")
 
@@ -151,6 +154,8 @@ class FunctionToolkit:
 class FunctionSession:
     """One episode's functions, with the object whose methods they are."""
 
+    alive = True
+
     def __init__(self, tools: Mapping[str, FunctionTool], owner: Any) -> None:
         self._tools = tools
         self._owner = owner
@@ -164,7 +169,6 @@ class FunctionSession:
 
 def _content(value: Any, name: str) -> Mapping[str, Any]:
     try:
-        plain = json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
+        return as_content(value)
+    except NotPlainError as error:
         raise EnvironmentFault(f"tool {name!r} returned a {type(value).__name__} that JSON cannot carry: {error}") from error
-    return plain if isinstance(plain, dict) else {} if plain is None else {"value": plain}

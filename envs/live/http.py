@@ -10,11 +10,12 @@ toolkit = HttpToolkit("weather", [weather])
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ import httpx
 
 from envs.base import Task, ToolSpec
 from envs.live.background import BackgroundLoop
+from envs.live.plain import legible, read_content
+from envs.live.toolkit import named_once
 from envs.observation import NoResultError
 from envs.simulator import ToolResult
 
@@ -29,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Answers that may be another one the next time: request timeout, too early, too many requests. So may every 5xx.
 _PASSING = frozenset({408, 425, 429})
+#: Parts of a path that mean another folder, however they are quoted.
+_DOTS = frozenset({".", ".."})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +41,10 @@ class HttpTool:
     """One endpoint.
 
     Attributes:
-        url: may name arguments as '{city}'; they are quoted, so none can lead elsewhere.
+        url: may name arguments as '{city}'; they are quoted, '.' and '..' refused, so none can lead elsewhere.
         method: the other arguments go into the query of a GET or DELETE, and as JSON into the body of the rest.
         headers: are sent and never shown, recorded or logged.
-        timeout_s: seconds of a call.
+        timeout_s: seconds of a call, from the beginning to the last byte.
         max_bytes: of an answer; a longer one is an error.
         max_chars: of text that is not JSON; the rest is cut off.
 
@@ -69,8 +74,11 @@ class HttpTool:
 class HttpToolkit:
     """Endpoints as a toolkit; one pool of connections for all episodes of the process.
 
+    Cookies are not kept: they would be a state that episodes share.
+
     Raises:
-        ValueError: a tool is not read-only. All episodes share an endpoint, and siblings must not influence each other.
+        ValueError: two tools have one name; or one is not read-only. All episodes share an endpoint, and siblings must not
+            influence each other.
     """
 
     def __init__(self, name: str, tools: Sequence[HttpTool]) -> None:
@@ -80,7 +88,7 @@ class HttpToolkit:
                 "that change something use an MCP server or a class of @tool methods, which begin anew in every episode"
             )
         self.name = name
-        self._tools = {item.spec.name: item for item in tools}
+        self._tools = named_once(f"tools of toolkit {name!r}", [(item.spec.name, item) for item in tools])
         self._background: BackgroundLoop | None = None
         self._client: httpx.AsyncClient | None = None
 
@@ -90,6 +98,11 @@ class HttpToolkit:
     def scope(self, task: Task) -> str:
         del task
         return self.name
+
+    @property
+    def alive(self) -> bool:
+        """Always: every request stands for itself."""
+        return True
 
     async def open(self, task: Task) -> HttpToolkit:
         del task
@@ -106,22 +119,29 @@ class HttpToolkit:
 
     async def _request(self, item: HttpTool, arguments: Mapping[str, Any]) -> ToolResult:
         if self._client is None:
-            self._client = httpx.AsyncClient()
+            self._client = httpx.AsyncClient(cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())))
+        if elsewhere := [name for name in item.in_path if str(arguments[name]) in _DOTS]:
+            return ToolResult(error=f"{elsewhere[0]} must not be . or ..")
         url = item.url.format(**{name: quote(str(arguments[name]), safe="") for name in item.in_path})
         rest = {name: value for name, value in arguments.items() if name not in item.in_path}
         in_query = item.method in ("GET", "DELETE")
         try:
-            async with self._client.stream(
-                item.method,
-                url,
-                params=rest if in_query else None,
-                json=None if in_query else rest,
-                headers=dict(item.headers),
-                timeout=item.timeout_s,
-            ) as response:
+            async with (
+                asyncio.timeout(item.timeout_s),
+                self._client.stream(
+                    item.method,
+                    url,
+                    params=rest if in_query else None,
+                    json=None if in_query else rest,
+                    headers=dict(item.headers),
+                    timeout=item.timeout_s,
+                ) as response,
+            ):
                 return _result(item, response.status_code, await _body(response, item.max_bytes))
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise NoResultError("timeout") from None
+        except httpx.InvalidURL:
+            return ToolResult(error="the arguments are too long")
         except httpx.HTTPError as error:
             logger.warning("tool %s got no answer: %r", item.spec.name, error)
             raise NoResultError("transient") from error
@@ -145,9 +165,6 @@ def _result(item: HttpTool, status: int, body: bytes | None) -> ToolResult:
         return ToolResult(error=f"status {status}")
     if body is None:
         return ToolResult(error="the answer is too long")
-    try:
-        value = json.loads(body)
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        value = {"text": body.decode(errors="replace")[: item.max_chars]}
-    return ToolResult(content=value if isinstance(value, dict) else {"value": value})
+    if (content := read_content(body)) is None:
+        content = {"text": legible(body.decode(errors="replace")[: item.max_chars])}
+    return ToolResult(content=content)

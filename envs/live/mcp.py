@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.base import Task, ToolSpec
 from envs.live.background import BackgroundLoop
+from envs.live.plain import NotPlainError, as_content, legible, read_content
 from envs.observation import NoResultError
 from envs.simulator import ToolResult
 
@@ -198,7 +198,7 @@ class McpSession:
         except Exception as error:
             logger.warning("MCP tool %s got no answer: %r", name, error)
             if isinstance(error, MCPError) and error.code in _ANSWERED:
-                return ToolResult(error=error.message, lasting=False)
+                return ToolResult(error=legible(error.message), lasting=False)
             assert self._ended is not None
             self._ended.set()
             self.alive = False
@@ -214,17 +214,14 @@ class McpSession:
 
 def _result(answer: CallToolResult) -> ToolResult:
     """The protocol does not say whether a tool's error would come again, so none is lasting."""
-    text = "\n".join(part.text for part in answer.content if part.type == "text")
+    text = legible("\n".join(part.text for part in answer.content if part.type == "text"))
     if answer.is_error:
         return ToolResult(error=text or "failed", lasting=False)
     if isinstance(answer.structured_content, dict):
-        return ToolResult(content=answer.structured_content)
-    try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        value = text
-    return ToolResult(content=value if isinstance(value, dict) else {"text": value})
+        with suppress(NotPlainError):
+            return ToolResult(content=as_content(answer.structured_content))
+    content = read_content(text, key="text")
+    return ToolResult(content={"text": text} if content is None else content)
 
 
 def _alive(connecting: asyncio.Task[McpSession]) -> bool:

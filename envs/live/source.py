@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError
 from cacherl.trajectory import Message
-from envs.answer import render_answer
+from envs.answer import ANSWER_TAG, render_answer
 from envs.base import TRAIN, VAL, ActionFormat, PlannedCall, Solution, SolutionStep, Task, ToolSpec
 from envs.live.listing import listed_tools
-from envs.live.toolkit import Toolkit
+from envs.live.toolkit import Toolkit, named_once
 from envs.live.tools import LiveTools
 from envs.live.world import LiveWorld
 from envs.observation import TRANSIENT, UNRECORDED, render_error
@@ -40,6 +40,9 @@ class LiveTask:
         answer: the one right answer.
         calls: calls that lead to it, all of which are needed; empty: not known, so that the answer alone counts.
         splits: where it occurs.
+
+    Raises:
+        ValueError: no turn can state such an answer.
     """
 
     prompt: str
@@ -47,6 +50,13 @@ class LiveTask:
     calls: tuple[PlannedCall, ...] = ()
     level: int = 1
     splits: tuple[str, ...] = (TRAIN, VAL)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, str) or self.answer != self.answer.strip() or ANSWER_TAG in self.answer:
+            raise ValueError(
+                f"LiveTask answer must be text without white space at its ends and without {ANSWER_TAG}, for it is compared "
+                f"with what the agent writes, got {self.answer!r}"
+            )
 
 
 class LiveSource:
@@ -56,7 +66,8 @@ class LiveSource:
         texts: every further text that can occur, for the tiny model's tokenizer; recorded results are looked up by themselves.
 
     Raises:
-        ConfigError: a mode that replays, and the tools were never recorded; two tools of one name.
+        ConfigError: a mode that replays, and the tools were never recorded; two tools, or two toolkits, of one
+            name.
     """
 
     def __init__(
@@ -75,6 +86,7 @@ class LiveSource:
         self._extra = tuple(texts)
         self._format = action_format(section.action_format)
         self._cache = open_cache(section.tool_cache)
+        named_once("toolkits", [(toolkit.name, toolkit) for toolkit in toolkits])  # what is recorded goes by the name
         listed = [listed_tools(toolkit, section.tool_cache.mode, self._cache) for toolkit in toolkits]
         try:
             self._toolbox = Toolbox([spec for specs in listed for spec in specs])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
+from cacherl.errors import ConfigError
 from envs.base import Task, ToolSpec
 from envs.simulator import ToolResult
+
+T = TypeVar("T")
 
 
 class ToolSession(Protocol):
     """One episode's access to the tools, and whatever state they keep for it."""
+
+    @property
+    def alive(self) -> bool:
+        """False: it has broken off, and gives no result any more."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call a tool. The arguments are valid by its schema.
@@ -46,3 +53,17 @@ class Toolkit(Protocol):
         Raises:
             NoResultError: the server cannot be reached.
         """
+
+
+def named_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Name -> thing.
+
+    Raises:
+        ConfigError: a name comes twice among those of `kind`.
+    """
+    found: dict[str, T] = {}
+    for name, thing in named:
+        if name in found:
+            raise ConfigError(f"{kind}: the name {name!r} comes twice; give each one of its own")
+        found[name] = thing
+    return found

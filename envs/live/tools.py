@@ -30,7 +30,8 @@ class LiveTools:
 
     A live world cannot be looked into, so its state is known by the calls that may have changed it (those of tools that are not
     read-only): the whole list of them is the state in every key. What was served from recordings has not happened in the live
-    world; before the first live call it is made up for, and must come out as recorded.
+    world; before the first live call it is made up for, and must come out as recorded. So are all changes where a session has
+    broken off and another is opened.
 
     After a failed call of a tool that is not read-only nobody knows the state: nothing more is served, and nothing recorded.
     """
@@ -86,11 +87,10 @@ class LiveTools:
         return Recorded(key=key, result=await self._live(key.tool, key.arguments))
 
     async def _live(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        if self._session is None:
-            self._session = await self._toolkit.open(self._task)
-        await self._catch_up(self._session)
+        session = await self._open()
+        await self._catch_up(session)
         try:
-            result = await self._session.call(name, arguments)
+            result = await session.call(name, arguments)
         except BaseException:
             self._uncertain |= name not in self._read_only
             raise
@@ -98,6 +98,14 @@ class LiveTools:
         self._note(name, arguments, result)
         self._happened = len(self._changes)
         return result
+
+    async def _open(self) -> ToolSession:
+        """The session; after one that has broken off another, in which nothing has happened yet."""
+        if self._session is not None and not self._session.alive:
+            await self.close()
+        if self._session is None:
+            self._session = await self._toolkit.open(self._task)
+        return self._session
 
     def _note(self, name: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         if name not in self._read_only:

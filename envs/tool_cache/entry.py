@@ -84,12 +84,18 @@ class Recorded:
         """
         try:
             value = json.loads(text)
-            return cls(
-                key=CallKey(state=value["state"], tool=value["tool"], arguments=value["arguments"]),
-                result=ToolResult(
-                    content=value["content"], error=value["error"], kind=value["kind"], tags=tuple(value["tags"])
-                ),
-                after=value["after"],
+            _require(value, {"state": str, "tool": str, "arguments": dict, "content": dict, "kind": str, "tags": list})
+            _require(value, {"error": str | None})
+            key = CallKey(state=value["state"], tool=value["tool"], arguments=value["arguments"])
+            result = ToolResult(
+                content=value["content"], error=value["error"], kind=value["kind"], tags=tuple(map(str, value["tags"]))
             )
-        except (KeyError, TypeError) as error:
+            return cls(key=key, result=result, after=value["after"])
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"not a recorded tool result: {error!r}") from error
+
+
+def _require(value: Any, kinds: Mapping[str, Any]) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(value[name], kind):
+            raise TypeError(f"{name} is a {type(value[name]).__name__}")

@@ -10,6 +10,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,10 +37,10 @@ class Recording:
     """A recording at `path`, of which the last `keep` results matter: a file of twice as many lines is rewritten with those.
 
     Args:
-        needed: it must exist.
+        needed: it must exist, and is not written to.
 
     Raises:
-        ConfigError: it is needed and does not exist, or is no recording.
+        ConfigError: it is needed and does not exist, or else cannot be written to.
     """
 
     def __init__(self, path: Path, *, keep: int, needed: bool = False) -> None:
@@ -47,8 +48,20 @@ class Recording:
         self._keep = keep
         if needed and not self._path.is_file():
             raise ConfigError(f"env.tool_cache.path: no recording at {self._path}; make one with env.tool_cache.mode=record")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = 0
+        if not needed:
+            self._prove_writable()
+
+    def _prove_writable(self) -> None:
+        """Now, and not when the first result is lost."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        except OSError as error:
+            raise ConfigError(f"env.tool_cache.path: {self._path} cannot be written to: {error}") from error
+        if not regular:
+            raise ConfigError(f"env.tool_cache.path: {self._path} is no file")
 
     def read(self) -> Content:
         """Everything that matters in it.
@@ -86,8 +99,8 @@ class Recording:
     def _take(self, line: bytes, number: int, last: bool, results: dict[str, Recorded], listings: dict[str, str]) -> None:
         try:
             if line.startswith(b'{"toolkit":'):
-                value = json.loads(line)
-                listings[value["toolkit"]] = value["tools"]
+                toolkit, tools = _listing(line)
+                listings[toolkit] = tools
                 return
             recorded = Recorded.load(line)
         except ValueError as error:
@@ -135,6 +148,19 @@ class Recording:
             fresh.write_text("".join(f"{line}\n" for line in lines))
             fresh.replace(self._path)
             self._lines = len(lines)
+
+
+def _listing(line: bytes) -> tuple[str, str]:
+    """Name of a toolkit and description of its tools.
+
+    Raises:
+        ValueError: the line does not state them.
+    """
+    value = json.loads(line)
+    toolkit, tools = value.get("toolkit"), value.get("tools")
+    if not isinstance(toolkit, str) or not isinstance(tools, str):
+        raise ValueError("not a listing of tools")
+    return toolkit, tools
 
 
 def _last_newline(descriptor: int, size: int) -> int:

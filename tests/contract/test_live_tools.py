@@ -110,6 +110,14 @@ def test_arguments_stay_within_their_place_in_the_url(weather: Weather) -> None:
     escape = PlannedCall(name="warmth", arguments={"city": "../x?unit=k#", "unit": "f&city=rome"})
     acted(make_weather(section()), [escape])
     assert weather.requests == ["/warmth/..%2Fx%3Funit%3Dk%23?unit=f%26city%3Drome"]
+    for city, error in (
+        ("..", "city must not be . or .."),
+        (".", "city must not be . or .."),
+        ("😀" * 8000, "the arguments are too long"),
+    ):
+        steps = acted(make_weather(section()), [PlannedCall(name="warmth", arguments={"city": city})])
+        assert told(steps) == [(f'{{"error":"{error}"}}', "tool", None)]
+    assert len(weather.requests) == 1
 
 
 def test_no_server_and_a_slow_one_are_failures_of_the_world() -> None:
@@ -160,10 +168,8 @@ class Shelf:
     toolkit: McpToolkit
     calls: Path
 
-    def source(self) -> LiveSource:
-        return LiveSource(
-            section(mode="record_replay"), "shelf", [self.toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")]
-        )
+    def source(self, mode: str = "record_replay") -> LiveSource:
+        return LiveSource(section(mode=mode), "shelf", [self.toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")])
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +185,7 @@ def put(key: str, value: int) -> PlannedCall:
     return PlannedCall(name="put", arguments={"key": key, "value": value})
 
 
-LOOK = PlannedCall(name="look", arguments={})
+LOOK, VANISH = PlannedCall(name="look", arguments={}), PlannedCall(name="vanish", arguments={})
 
 
 def test_an_mcp_server_with_state_begins_anew_in_every_episode(shelf: Shelf) -> None:
@@ -202,14 +208,53 @@ def test_an_mcp_server_with_state_begins_anew_in_every_episode(shelf: Shelf) -> 
     assert shelf.calls.read_text().removeprefix(before) == "put b 2\nput c 3\n"  # what was served is made up for
 
 
-def test_an_error_of_an_mcp_tool_may_pass_and_a_server_that_dies_is_a_failure_of_the_world(shelf: Shelf) -> None:
+def test_an_error_of_an_mcp_tool_may_pass(shelf: Shelf) -> None:
     source, before = shelf.source(), shelf.calls.read_text()
-    drop, vanish = PlannedCall(name="drop", arguments={"key": "x"}), PlannedCall(name="vanish", arguments={})
-    first, second, *dead = [*acted(source, [drop]), *acted(source, [drop, vanish, LOOK])]
-    for step in (first, second):
+    drop = PlannedCall(name="drop", arguments={"key": "x"})
+    for step in (*acted(source, [drop]), *acted(source, [drop])):
         assert (step.calls[0].error, step.calls[0].tier) == ("tool", "live")
-    assert [step.calls[0].error for step in dead] == ["transient", "transient"]
-    assert shelf.calls.read_text().removeprefix(before) == "drop x\ndrop x\nvanish\n"
+    assert shelf.calls.read_text().removeprefix(before) == "drop x\ndrop x\n"
+
+
+def test_a_server_that_dies_costs_one_call_and_its_successor_is_brought_up_to_date(shelf: Shelf) -> None:
+    source, before = shelf.source(mode="off"), shelf.calls.read_text()
+    steps = acted(source, [put("a", 1), VANISH, LOOK, VANISH, put("b", 2)])
+    assert [step.calls[0].error for step in steps] == [None, "transient", None, "transient", None]
+    assert [steps[2].messages[0].content, steps[4].messages[0].content] == ['{"held":{"a":1}}', '{"held":{"a":1,"b":2}}']
+    made = shelf.calls.read_text().removeprefix(before).split("\n")
+    assert made == ["put a 1", "vanish", "put a 1", "look", "vanish", "put a 1", "put b 2", ""]
+
+
+def test_an_endpoint_that_never_comes_to_an_end_is_a_time_out(weather: Weather) -> None:
+    """It sends a byte every now and then, so that no wait for the next one is long."""
+    weather.drip_s = 0.1
+    toolkit = weather_toolkit(weather.url, timeout_s=0.5)
+    source = LiveSource(section(), "weather", [toolkit], [LiveTask(prompt="?", answer="1")])
+    begin = time.monotonic()
+    assert told(acted(source, [BERN])) == [('{"error":"timeout"}', "timeout", None)]
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"<html>no</html>", '{"text":"<html>no</html>"}'),
+        (b'{"a":"\\ud800"}', '{"a":"?"}'),
+        (b'{"a":NaN}', '{"text":"{\\"a\\":NaN}"}'),
+        (b"[" * 100_000, '{"text":"' + "[" * 4000 + '"}'),
+        (b"[" * 500 + b"]" * 500, '{"text":"' + "[" * 500 + "]" * 500 + '"}'),
+        (b"x" * 10_000_000, '{"error":"the answer is too long"}'),
+    ],
+    ids=["html", "half a surrogate pair", "nan", "endless nesting", "deep nesting", "10 MB"],
+)
+def test_whatever_an_endpoint_says_is_shown_as_text_that_can_be_sent(weather: Weather, body: bytes, shown: str) -> None:
+    weather.body = body
+    assert told(acted(make_weather(section()), [BERN]))[0][0] == shown
+
+
+def test_an_endpoint_is_told_nothing_of_other_episodes(weather: Weather) -> None:
+    acted(make_weather(section()), [BERN, ROME])
+    assert weather.cookies == [None, None]
 
 
 def test_a_command_that_is_no_mcp_server_is_a_fault_that_names_it() -> None:

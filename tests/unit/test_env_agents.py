@@ -7,8 +7,12 @@ import pytest
 from cacherl.environment_settings import EnvSection
 from cacherl.trajectory import Message
 from envs.agents import OracleAgent, RandomAgent, ScriptedAgent, TeacherAgent
+from envs.base import ToolSpec
 from envs.episode import play
+from envs.live.function import FunctionToolkit, tool
+from envs.live.source import LiveSource, LiveTask
 from envs.registry import load_source
+from envs.schema import Toolbox
 
 CALM = load_source(EnvSection(transient_failure_rate=0.0))
 TASK = CALM.get("research/train/3/8")
@@ -75,3 +79,28 @@ def test_a_scripted_agent_goes_on_with_its_last_text():
     assert [agent.act(TASK, [said] * turn) for turn in range(4)] == ["a", "b", "b", "b"]
     with pytest.raises(ValueError, match="at least one text"):
         ScriptedAgent([])
+
+
+def test_a_random_agent_makes_values_of_every_kind_that_a_schema_may_ask_for():
+    kinds = {
+        "maybe": {"type": ["string", "null"]},
+        "either": {"anyOf": [{"type": "integer"}, {"enum": ["red"]}]},
+        "many": {"type": "array", "items": {"type": "boolean"}},
+        "place": {"type": "object", "properties": {"floor": {"type": "integer"}}},
+    }
+    schema = {"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}
+    spec = ToolSpec(name="go", description="Go.", parameters=schema)
+
+    @tool
+    def go() -> None:
+        """Go."""
+
+    go.spec = spec
+    section = EnvSection(levels=(1,), transient_failure_rate=0.0)
+    source = LiveSource(section, "x", [FunctionToolkit("x", [go])], [LiveTask(prompt="!?", answer="1")])
+    agent, task = RandomAgent(source, seed=0), source.get("x/train/1/0")
+    texts = [agent.act(task, told(*[""] * number)) for number in range(200)]
+    calls = [call for text in texts for call in source.format.parse(text, finish_reason="stop") if call.arguments]
+    assert len(calls) > 100
+    assert all(Toolbox([spec]).problem("go", call.arguments) is None for call in calls)
+    assert {type(call.arguments["either"]) for call in calls} == {int, str}

@@ -64,6 +64,26 @@ def test_the_answer_is_what_the_tables_say(split, level):
             assert question.answer == {"largest": max, "smallest": min}[measure.extreme](results.values())
 
 
+@pytest.mark.parametrize(("split", "level"), EVERY)
+def test_no_shortcut_comes_to_the_answer(split, level):
+    """Computed from the files: without the condition on the label, without the bound, without either, without groups."""
+    for seed in range(40):
+        question = build_question(split=split, level=level, seed=seed)
+        measure = question.measure
+        people = {row[NAME]: row for row in question.tables[PEOPLE_TABLE].rows}
+        rows = question.tables[measure.table].rows
+        labelled = [row for row in rows if (people[row[PERSON]] if measure.joined else row)[measure.label] == measure.value]
+        reduce = {"sum": sum, "max": max, "min": min, "median": statistics.median, "spread": lambda v: max(v) - min(v)}
+        careless = [rows]
+        if measure.above is not None:
+            column, bound = measure.above
+            careless.append([row for row in rows if row[column] > bound])
+            careless += [labelled] if labelled else []
+        for some in careless:
+            assert question.answer != reduce[measure.function]([row[measure.column] for row in some])
+        assert question.other.answer == 3 * question.answer
+
+
 def test_csv_and_sql_hold_the_same_rows():
     for table in build_question(split="train", level=5, seed=3).tables.values():
         database = sqlite3.connect(":memory:")
@@ -132,8 +152,16 @@ async def test_another_way_to_the_answer_counts_as_well():
         [sql(f"SELECT {COLUMN}, * FROM {TABLE}")],
         [python(f"print('{COLUMN}', {ANSWER - 1} + 1) if False else 1")],
         [python(f"raise ValueError('{COLUMN}', {ANSWER - 1} + 1)")],
+        [python(f"# {COLUMN}\nprint({ANSWER - 1} + 1)")],
+        [python(f"{COLUMN} = range({ANSWER - 3}, {ANSWER + 3}); print(*{COLUMN})")],
+        [sql(f"SELECT {ANSWER - 1} + 1 AS {COLUMN}")],
+        [sql(f"SELECT {COLUMN} FROM {TABLE}"), python(f"guess = {ANSWER}"), python("print(guess)")],
+        [sql(f"SELECT {COLUMN} FROM {TABLE}")],
     ],
-    ids=["no call", "printed", "selected", "named and printed", "every number", "every row", "nothing printed", "in an error"],
+    ids=[
+        *("no call", "printed", "selected", "named and printed", "every number", "every row", "nothing printed", "in an error"),
+        *("calculated", "a range", "calculated in SQL", "remembered", "the whole column"),
+    ],
 )
 async def test_an_answer_that_no_call_computed_counts_nothing(calls):
     assert (await episode(TASK, *calls, f"[ANSWER] {ANSWER}"))[1] == 0.0
@@ -217,13 +245,13 @@ def test_sandbox_settings_are_refused_where_no_code_runs():
 
 def test_prompts_state_the_question():
     said = {
-        "train/1": "What is the max of speed in visits where day is tuesday?",
+        "train/1": "What is the min of cost in lessons where color is blue?",
         "train/2": "What is the sum of speed in visits where height is above 16 and day is monday?",
         "train/3": "What is the max minus min of delay in orders where color is green?",
         "train/4": "What is the largest sum of rank in visits for any color?",
         "train/5": "What is the max of rank for people whose team is wolves?",
         "deep/6": "What is the largest sum of height for any branch of people?",
-        "deep/7": "What is the largest max of length where height is above 19 for any branch of people?",
+        "deep/7": "What is the largest min of profit where length is above 18 for any branch of people?",
     }
     assert {task: CALM.get(f"code/{task}/1").messages[0].content for task in said} == said
 

@@ -45,9 +45,10 @@ def test_names_and_weights(name, weights):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"name": "trip*zero+data"}, "the weight of 'trip' must be a positive number, got 'zero'"),
-        ({"name": "trip*0+data"}, "the weight of 'trip' must be a positive number, got '0'"),
-        ({"name": "trip*inf+data"}, "must be a positive number, got 'inf'"),
+        ({"name": "trip*zero+data"}, r"the weight of 'trip' must be a positive number up to 1e\+06, got 'zero'"),
+        ({"name": "trip*0+data"}, r"the weight of 'trip' must be a positive number up to 1e\+06, got '0'"),
+        ({"name": "trip*inf+data"}, r"must be a positive number up to 1e\+06, got 'inf'"),
+        ({"name": "trip*1e308+data*1e308"}, r"must be a positive number up to 1e\+06, got '1e308'"),
         ({"name": "trip+trip"}, r"'trip' comes twice; give it a weight, as in 'trip\*2'"),
         ({"name": "trip+tripp"}, "env.name must be one of .*got 'tripp'"),
         ({"name": "research+reports"}, "'reports' and another part of the mix have different tools called 'search'"),

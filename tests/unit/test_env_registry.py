@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 
 import pytest
 
@@ -139,6 +140,15 @@ def test_a_family_class_and_a_factory_take_their_settings(own):
 def test_settings_are_validated_by_the_environment(own, name, settings, message):
     with pytest.raises(ConfigError, match=message):
         build_source(own(name, settings=settings))
+
+
+@pytest.mark.parametrize("parameters", ["path: 'Nowhere' = ''", "size: 5 = 5"])
+def test_parameters_that_cannot_be_settings_are_explained(tmp_path, monkeypatch, parameters):
+    (tmp_path / "odd_env.py").write_text(f"class Odd:\n    def __init__(self, *, {parameters}):\n        pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_env", raising=False)
+    with pytest.raises(ConfigError, match=r"(?s)env\.settings: the parameters of Odd cannot be settings: .*; give each a"):
+        build_source(EnvSection(name="odd_env:Odd"))
 
 
 def test_the_projects_families_refuse_settings_that_they_do_not_have():

@@ -46,6 +46,40 @@ def test_arguments_are_checked(name, arguments, problem):
     assert problem is None or problem in set(BOX.messages())
 
 
+ORDER = ToolSpec(
+    name="order",
+    description="Order something.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "item": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+                "required": ["name", "count"],
+                "additionalProperties": False,
+            },
+            "gift": {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}]},
+        },
+        "required": ["item"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"item": {"name": "pen"}}, "item needs name and count"),
+        ({"item": {"name": "pen", "count": 1, "size": 2}}, "item takes only name and count"),
+        ({"item": {"name": "pen", "count": "many"}}, "item count must be integer or null"),
+        ({"item": {"name": "pen", "count": None}, "gift": "green"}, "gift must be red, blue or null"),
+        ({}, "order needs item"),
+    ],
+)
+def test_what_is_wrong_within_an_argument_is_said_of_it(arguments, problem):
+    assert Toolbox([ORDER]).problem("order", arguments) == problem
+
+
 def test_an_unknown_tool_is_answered_with_the_known_ones():
     assert "fly" not in BOX
     assert BOX.unknown == "unknown tool, use book or now"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from actors.episode import Episode, EpisodeLimits, Member
 from actors.policy import Sampling, ScriptedPolicy
 from cacherl.errors import ConfigError, DeadlineExceeded, EngineDied, EngineError, EnvironmentFault
 from cacherl.trajectory import NO_VERSION, Message, Trajectory
+from envs.base import EnvStep
 from fakes import FakeEnv, FakePolicy, task, word_chat
 
 
@@ -281,3 +283,27 @@ async def test_a_scripted_policy_stops_where_it_may_not_go_on(words: Chat) -> No
     trajectory = await play(words, policy, FakeEnv(), sampling=Sampling(temperature=1.0, max_new_tokens=2))
     assert (trajectory.status.reason, trajectory.source, trajectory.turns[0].text) == ("tokens", "demonstration", "look ")
     assert (trajectory.num_sampled, trajectory.version_range) == (2, (0, 0))
+
+
+@pytest.mark.parametrize("verdict", [float("nan"), float("inf"), -0.5, 1.5])
+async def test_a_verdict_that_is_no_share_is_a_fault_of_the_environment(words: Chat, verdict: float) -> None:
+    class Odd(FakeEnv):
+        def verdict(self) -> float:
+            return verdict
+
+    with pytest.raises(EnvironmentFault, match=r"^the verdict must lie in \[0, 1\], got"):
+        await play(words, says(words, "look"), Odd(), max_turns=1)
+    for name in ("outcome", "potential"):
+        facts: dict[str, Any] = {"outcome": 1.0, "potential": None, name: verdict}
+        with pytest.raises(EnvironmentFault, match=rf"^EnvStep: {name} must lie in \[0, 1\], got"):
+            EnvStep(messages=(), calls=(), terminated=True, state_hash="", **facts)
+
+
+async def test_text_that_no_tokenizer_reads_is_a_fault_of_the_environment(words: Chat) -> None:
+    class Garbled(FakeEnv):
+        async def step(self, text: str, *, finish_reason: str = "stop") -> EnvStep:
+            step = await super().step(text, finish_reason=finish_reason)
+            return replace(step, messages=tuple(replace(message, content="\ud800") for message in step.messages))
+
+    with pytest.raises(EnvironmentFault, match="environment 'fake' failed on task fake/train/1/0: "):
+        await play(words, says(words, "look"), Garbled())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from cacherl.environment_settings import EnvSection, ToolCacheSection
-from cacherl.errors import EnvironmentFault
+from cacherl.errors import ConfigError, EnvironmentFault
 from envs.base import PlannedCall, Task
 from envs.live.function import FunctionTool, FunctionToolkit, ToolError, tool
 from envs.live.source import LiveSource, LiveTask
@@ -267,3 +268,98 @@ def test_after_a_failed_change_nothing_is_served_and_nothing_recorded() -> None:
     finally:
         Counter.add._function = original
     assert tiers == ["exact", "exact", "live", "live", "live"]
+
+
+class Ending(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize(
+    "signal", [StopIteration(), SystemExit(2), KeyboardInterrupt(), Ending(), asyncio.CancelledError()], ids=repr
+)
+def test_a_tool_cannot_end_the_run_or_get_stuck(signal: BaseException) -> None:
+    def stop(x: str) -> str:
+        """Raise what is no error."""
+        raise signal
+
+    begin = time.monotonic()
+    assert run(tool(stop), x="") == ToolResult(error="stop failed", lasting=False)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_coroutine_that_exits_is_a_failed_call() -> None:
+    @tool
+    async def leave(x: str) -> str:
+        """Leave."""
+        raise SystemExit(x)
+
+    assert run(leave, x="") == ToolResult(error="leave failed", lasting=False)
+
+
+def test_calls_that_never_return_keep_no_other_one_waiting() -> None:
+    forever = threading.Event()
+
+    @tool(timeout_s=0.05)
+    def hang(x: str) -> bool:
+        """Hang."""
+        return forever.wait(60)
+
+    async def hang_often_then_work() -> ToolResult:
+        stuck = await asyncio.gather(*(hang.run({"x": ""}) for _ in range(40)), return_exceptions=True)
+        assert {type(result) for result in stuck} == {NoResultError}
+        return await convert.run({"amount": 10})
+
+    begin = time.monotonic()
+    assert asyncio.run(hang_often_then_work()).content == {"chf": 9}
+    assert time.monotonic() - begin < 10
+    forever.set()
+
+
+@pytest.mark.parametrize(("given", "shown"), [("a\ud800b", "a?b"), ("\u2028ü😀", "\u2028ü😀")])
+def test_what_a_tool_says_is_text_that_can_be_sent(given: str, shown: str) -> None:
+    def say(x: str) -> dict[str, str]:
+        """Say."""
+        if x:
+            raise ToolError(given)
+        return {given: given}
+
+    assert run(tool(say), x="").content == {shown: shown}
+    assert run(tool(say), x="error").error == shown
+
+
+def _nest(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [_nest(100), _nest(100_000), [float("inf")], {(1, 2): 3}, {1, 2}], ids=["deep", "deeper", "inf", "key", "set"]
+)
+def test_what_json_cannot_carry_is_named(value: Any) -> None:
+    def give(x: str) -> Any:
+        """Give."""
+        return value
+
+    with pytest.raises(EnvironmentFault, match=r"^tool 'give' returned a (list|dict|set) that JSON cannot carry: "):
+        run(tool(give), x="")
+
+
+def test_names_that_come_twice_are_refused() -> None:
+    @tool
+    def price(x: str) -> str:
+        """Price."""
+        return x
+
+    with pytest.raises(ValueError, match=r"^tools of toolkit 'money': the name 'convert' comes twice"):
+        FunctionToolkit("money", [convert, convert])
+    section = EnvSection(levels=(1,))
+    with pytest.raises(ConfigError, match=r"^toolkits: the name 'money' comes twice"):
+        LiveSource(section, "x", [FunctionToolkit("money", [convert]), FunctionToolkit("money", [price])], [])
+
+
+@pytest.mark.parametrize("answer", [3, " 3", "3\n", "[ANSWER] 3", None])
+def test_an_answer_that_no_turn_can_state_is_refused(answer: Any) -> None:
+    with pytest.raises(ValueError, match="LiveTask answer must be text"):
+        LiveTask(prompt="?", answer=answer)

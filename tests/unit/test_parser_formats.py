@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -169,3 +170,13 @@ def test_any_text_gives_calls_or_problems_and_never_raises(name, text, finish_re
         assert not any("unclosed_tag" in call.repairs for call in calls)
     if any(tag in text for tag in FORMATS[name].tags):
         assert calls
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("cacherl", '[TOOL_CALL] a {"x":"'), ("hermes", "<tool_call>{"), ("llama3", '{"name":"a","parameters":{}};')],
+)
+def test_a_flood_of_calls_is_not_read_to_its_end(name, call):
+    begin = time.process_time()
+    assert parse(name, call * 40_000)[limits.MAX_CALLS].problem == limits.TOO_MANY
+    assert time.process_time() - begin < 0.5

@@ -99,6 +99,21 @@ def test_a_transient_failure_is_never_recorded() -> None:
     assert set(outcomes) == {(None, "live"), (None, "exact"), ("transient", None)}
 
 
+def test_other_settings_are_another_world(tmp_path: Any) -> None:
+    cache = ToolCacheSection(mode="record_replay", path=tmp_path / "tools.jsonl")
+    look = [PlannedCall(name="put", arguments={"key": "a"})]
+
+    def tier(**section: Any) -> str | None:
+        source = SimulatedSource(ShelfFamily(), EnvSection(tool_cache=cache, transient_failure_rate=0.0, **section))
+        return steps(source, look)[0].calls[0].tier
+
+    assert tier(settings={"size": 3}) == "live"
+    assert tier(settings={"size": 4}) == "live"
+    assert tier() == "live"
+    assert tier(sandbox={"output_bytes": 128}) == "live"
+    assert [tier(settings={"size": 3}), tier(settings={"size": 4}), tier(), tier(latency_s=0.001)] == ["exact"] * 4
+
+
 def test_replay_calls_no_tool_and_says_what_is_not_recorded(tmp_path: Any) -> None:
     path = tmp_path / "tools.jsonl"
     acts = [PlannedCall(name="put", arguments={"key": "a", "value": 1}), PlannedCall(name="look", arguments={"key": "a"})]

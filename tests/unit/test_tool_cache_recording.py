@@ -62,6 +62,21 @@ def test_a_line_that_a_killed_process_left_half_written_is_dropped(tmp_path: Pat
         ("a,b\n", "is not a recording of tool results"),
         (f'{HEADER}\nnonsense\n{{"toolkit":"web","tools":""}}\n', "line 2 of .*: Expecting value"),
         (f'{HEADER}\n{{"state":"s"}}\n\n', "line 2 of .*: not a recorded tool result: KeyError"),
+        (f"{HEADER}\n{'[' * 100_000}\n\n", "line 2 of .*: not a recorded tool result: RecursionError"),
+        (f'{HEADER}\n{{"toolkit":"web"}}\n\n', "line 2 of .*: not a listing of tools"),
+        (f'{HEADER}\n{{"toolkit":3,"tools":[]}}\n\n', "line 2 of .*: not a listing of tools"),
+        *(
+            (f"{HEADER}\n{recorded(1).dump().replace(*damage)}\n\n", "line 2 of .*: not a recorded tool result: TypeError")
+            for damage in (
+                ('"s"', "3"),
+                ('"read"', "null"),
+                ('{"id":1}', "[1]"),
+                ('{"text":"x"}', "null"),
+                ('"error":null', '"error":5'),
+                ('"kind":"tool"', '"kind":3'),
+                ('"tags":[]', '"tags":{}'),
+            )
+        ),
     ],
 )
 def test_a_foreign_or_damaged_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -69,6 +84,13 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path: Path, content: str, mess
     path.write_text(content)
     with pytest.raises(ConfigError, match=rf"env\.tool_cache\.path: .*{message}"):
         store(path)
+
+
+@pytest.mark.parametrize("name", [".", "/dev/null", "/proc/none/tools.jsonl"])
+@pytest.mark.parametrize("mode", ["record", "record_replay"])
+def test_a_place_where_nothing_can_be_recorded_is_refused_at_once(tmp_path: Path, name: str, mode: Any) -> None:
+    with pytest.raises(ConfigError, match=r"env\.tool_cache\.path: .* (cannot be written to|is no file)"):
+        open_cache(ToolCacheSection(mode=mode, path=tmp_path / name))
 
 
 def test_replay_without_a_recording_says_how_to_make_one(tmp_path: Path) -> None:
