@@ -13,7 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.engine import engine_environment
-from cacherl.config import EnvSection, RunConfig, TinyModelSection, parse_config
+from cacherl.config import RunConfig, parse_config
+from cacherl.environment_settings import EnvSection
+from cacherl.model_settings import TinyModelSection
 from deploy.checkpoints import CheckpointStore
 from deploy.export import export_policy
 from deploy.tiny_model import build_tiny_model

@@ -16,7 +16,8 @@ from actors.policy import Sampling
 from actors.rollout import GroupRequest, PlayedGroup, Rollout
 from actors.scoring import composer_of
 from actors.worker import make_rollout
-from cacherl.config import EnvSection, parse_config
+from cacherl.config import parse_config
+from cacherl.environment_settings import EnvSection
 from cacherl.errors import ConfigError, EngineError
 from cacherl.exploration_settings import ExplorationSection
 from cacherl.trajectory import TrajectoryGroup
