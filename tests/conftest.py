@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Read once, at import, by the libraries concerned and by the processes they start: so set before any test imports them.
 for _name, _value in {
@@ -13,6 +14,9 @@ for _name, _value in {
     "VLLM_NO_USAGE_STATS": "1",
 }.items():
     os.environ.setdefault(_name, _value)
+
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests send it to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings  # noqa: E402
 
