@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMPARISONS = PROJECT / "benchmarks" / "comparisons"
+FAILED = "failed with"
 COSTS = ("turns at last", "alarms", "updates", "episodes", "tool calls", "training", "whole run")
 
 
@@ -73,6 +74,8 @@ def main() -> None:
         ]
         for row in rows:
             write(row.result())
+    if any(FAILED in row.result() for row in rows):
+        raise SystemExit(1)
 
 
 def load(name: str) -> Comparison:
@@ -89,7 +92,7 @@ def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] 
         command = [sys.executable, "-m", "deploy", "train", "--config", comparison.config, *overrides]
         done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            return line([arm, seed, f"failed with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
+            return line([arm, seed, f"{FAILED} {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
     if not (PROJECT / "runs" / run / "summary.json").exists():
         return line([arm, seed, "not run"])
     return line([arm, seed, *figures(PROJECT / "runs" / run, comparison.at_tool_calls)])

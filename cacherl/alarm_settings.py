@@ -29,7 +29,7 @@ class LearnerAlarmsSection(Section):
 
     enabled: bool = True
     window: int = Field(10, ge=2, description="updates that means, medians and falls are taken over")
-    kl_surge: float = Field(4.0, gt=1, description="times the usual k3 to the sampling policies that is a surge")
+    kl_surge: float = Field(4.0, gt=1, description="times the usual k3 to the sampling policies that is a surge, if above 0.03")
     entropy_share: float = Field(0.1, gt=0, lt=1, description="share of the first updates' entropy that is a collapse")
     ratio: tuple[float, float] = Field((0.8, 1.2), description="healthy mean ratio of the policy to the sampling ones")
     ess: float = Field(0.05, gt=0, lt=1, description="effective sample size, as a share of the batch, that is a collapse")

@@ -60,7 +60,7 @@ class Condition(Protocol):
     """What is wrong after an update. Called once for every update, in order, so it may keep a window of its own."""
 
     def __call__(self, observation: Observation) -> Sequence[Finding] | None:
-        """The findings, at most one a subject; empty while all is well, None where too little is known to say."""
+        """The findings, at most one a subject; empty where nothing is wrong, None while too little is known to say."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,13 +81,12 @@ class Windowed(Generic[Measured]):
 
     def __call__(self, observation: Observation) -> Sequence[Finding] | None:
         value = self.measure(observation.metrics)
-        if value is not None:
-            self._window.append(value)
+        if value is None:  # nothing to judge in this update, whatever the window holds
+            return ()
+        self._window.append(value)
         if len(self._window) > self.length:
             self._window.popleft()
-        if len(self._window) < self.length:
-            return None
-        return () if value is None else self.judge(tuple(self._window))
+        return self.judge(tuple(self._window)) if len(self._window) == self.length else None
 
 
 class Evidence(Protocol):

@@ -77,13 +77,21 @@ def require_solutions(source: TaskSource, section: EnvSection, what: str) -> Non
     for part in parts_of(source).values():
         for level in sorted(set(levels) & set(part.source.levels(TRAIN))):
             task = part.source.sample(random.Random(0), split=TRAIN, level=level)
-            try:
-                part.source.solution(task)
-            except NoSolutionError as error:
+            reason = _without_solution(part.source, task)
+            if reason:
                 raise ConfigError(
-                    f"{what} follows solutions, but env.name {section.name!r} knows none of task {task.task_id} ({error}); "
+                    f"{what} follows solutions, but env.name {section.name!r} knows none of task {task.task_id} ({reason}); "
                     "take another"
-                ) from None
+                )
+
+
+def _without_solution(source: TaskSource, task: Task) -> str:
+    """Why nobody could learn from a task's solution how to act; '' if one could."""
+    try:
+        solution = source.solution(task)
+    except NoSolutionError as error:
+        return str(error)
+    return "" if solution.steps or not source.tools() else "its solution is an answer without any call"
 
 
 def _first_call(source: TaskSource, task: Task, where: str) -> tuple[PlannedCall, ...]:

@@ -22,8 +22,8 @@ _COLUMNS = 3
 _VAL_SHARE = 0.25
 _COMP_SHARE = 0.25
 _SIMPLE = ("sum", "max", "min")
-#: How much larger the numbers of the other question are.
-_FACTOR = 3
+#: How many times as large the numbers of the other question may be; which of them is up to its tables.
+_FACTORS = range(3, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,9 @@ class Question:
         """The same question about tables in which the numbers of the column are larger, in proportion: the same rows are meant,
         the same are the largest, and every answer grows with them."""
         table = self.tables[self.measure.table]
-        rows = tuple({**row, self.measure.column: _FACTOR * int(row[self.measure.column])} for row in table.rows)
+        column = self.measure.column
+        factor = _FACTORS[int(uniform("other question", column, table.rows) * len(_FACTORS))]
+        rows = tuple({**row, column: factor * int(row[column])} for row in table.rows)
         tables = {**self.tables, table.name: replace(table, rows=rows)}
         return replace(self, tables=tables, answer=self.measure.result(tables))
 

@@ -92,10 +92,11 @@ async def snapshot(subject: Subject) -> str | None:
             expected = [await original.step(text) for text in after]
             if json.dumps(taken) != written:
                 return f"a snapshot of {task.task_id} changes while the episode goes on: state() must give copies"
-            copy.restore(taken)
+            read = json.loads(written)
+            copy.restore(read)
             if [await copy.step(text) for text in after] != expected:
                 return f"an episode of {task.task_id} goes on otherwise after restore"
-            if json.dumps(taken) != written:
+            if json.dumps(read) != written:
                 return f"a snapshot of {task.task_id} changes with the episode restored from it: restore() must copy it"
     return None
 

@@ -13,7 +13,9 @@ from cacherl.config import RunConfig, load_config, parse_config
 from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings
 
-CONFIGS = sorted((Path(__file__).parents[2] / "deploy" / "configs").glob("*.yaml"))
+PROJECT = Path(__file__).parents[2]
+CONFIGS = sorted((PROJECT / "deploy" / "configs").glob("*.yaml"))
+COMPARISONS = sorted((PROJECT / "benchmarks" / "comparisons").glob("*.yaml"))
 SECTIONS = sorted(RunConfig.model_fields)
 
 
@@ -30,6 +32,13 @@ def test_every_shipped_config_parses(path: Path) -> None:
     config = load_config(path)
     assert config.run.name == path.stem
     assert config.run_dir == Path("runs") / path.stem
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_every_arm_of_a_comparison_parses(path: Path) -> None:
+    comparison = yaml.safe_load(path.read_text())
+    for overrides in comparison["arms"].values():
+        load_config(PROJECT / comparison["config"], [*comparison.get("overrides", ()), *overrides])
 
 
 def test_shipped_configs_exist() -> None:

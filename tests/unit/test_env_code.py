@@ -67,6 +67,7 @@ def test_the_answer_is_what_the_tables_say(split, level):
 @pytest.mark.parametrize(("split", "level"), EVERY)
 def test_no_shortcut_comes_to_the_answer(split, level):
     """Computed from the files: without the condition on the label, without the bound, without either, without groups."""
+    factors = set()
     for seed in range(40):
         question = build_question(split=split, level=level, seed=seed)
         measure = question.measure
@@ -81,7 +82,9 @@ def test_no_shortcut_comes_to_the_answer(split, level):
             careless += [labelled] if labelled else []
         for some in careless:
             assert question.answer != reduce[measure.function]([row[measure.column] for row in some])
-        assert question.other.answer == 3 * question.answer
+        factors.add(question.other.answer / question.answer)
+    assert all(factor >= 3 and factor == int(factor) for factor in factors)
+    assert len(factors) > 20, "a multiple that is always the same can be printed beside a guess"
 
 
 def test_csv_and_sql_hold_the_same_rows():
@@ -154,13 +157,14 @@ async def test_another_way_to_the_answer_counts_as_well():
         [python(f"raise ValueError('{COLUMN}', {ANSWER - 1} + 1)")],
         [python(f"# {COLUMN}\nprint({ANSWER - 1} + 1)")],
         [python(f"{COLUMN} = range({ANSWER - 3}, {ANSWER + 3}); print(*{COLUMN})")],
+        [python(f"print({ANSWER}, {2 * ANSWER}, {3 * ANSWER}, '{COLUMN}')")],
         [sql(f"SELECT {ANSWER - 1} + 1 AS {COLUMN}")],
         [sql(f"SELECT {COLUMN} FROM {TABLE}"), python(f"guess = {ANSWER}"), python("print(guess)")],
         [sql(f"SELECT {COLUMN} FROM {TABLE}")],
     ],
     ids=[
         *("no call", "printed", "selected", "named and printed", "every number", "every row", "nothing printed", "in an error"),
-        *("calculated", "a range", "calculated in SQL", "remembered", "the whole column"),
+        *("calculated", "a range", "multiples", "calculated in SQL", "remembered", "the whole column"),
     ],
 )
 async def test_an_answer_that_no_call_computed_counts_nothing(calls):
