@@ -237,7 +237,7 @@ class Launch:
                     log_dir=directory.logs,
                     ray_namespace=session,
                     placement=placement.learner,
-                    secrets=secrets_to_ship(config),
+                    secrets=secrets_to_ship(config, judge=False),
                 )
 
             learner = await stack.enter_async_context(_started(group()))
@@ -364,7 +364,7 @@ class Launch:
             replay_namespace=replay_namespace,
             priority=FreshPriority(self.config),
             log_file=self.directory.logs / "actor.log",
-            secrets=secrets_to_ship(self.config),
+            secrets=secrets_to_ship(self.config, judge=True),
         )
 
 

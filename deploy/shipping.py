@@ -29,12 +29,12 @@ def modules_to_ship(config: RunConfig) -> list[str]:
     return [str(root) for root in dict.fromkeys(roots) if not _everywhere(root)]
 
 
-def secrets_to_ship(config: RunConfig) -> Secrets:
-    """The variables that `replay.password_env` and `reward.judge.api_key_env` name, as far as this process has them.
+def secrets_to_ship(config: RunConfig, *, judge: bool) -> Secrets:
+    """The variables that `replay.password_env` and, for who scores with a `judge`, `reward.judge.api_key_env` name.
 
-    One that it has not is left to the nodes.
+    One that this process has not is left to the nodes.
     """
-    names = (config.replay.password_env, config.reward.judge.api_key_env)
+    names = (config.replay.password_env, config.reward.judge.api_key_env if judge else None)
     return Secrets({name: os.environ[name] for name in names if name is not None and name in os.environ})
 
 

@@ -60,7 +60,7 @@ def test_they_arrive_and_are_written_nowhere(config: RunConfig, tmp_path: Path, 
     with cluster(config, "secrets"):
         monkeypatch.setenv("POOL_WORD", PASSWORD)  # after the node has begun: it lacks them, as another one would
         monkeypatch.setenv("JUDGE_WORD", KEY)
-        secrets = secrets_to_ship(config)
+        secrets = secrets_to_ship(config, judge=True)
         rank_options = {"replay_url": config.replay.url, "replay_namespace": "pool", "rank": 0, "world": 1}
         spec = WorkerSpec(
             name="actor-0",

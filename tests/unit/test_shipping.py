@@ -56,12 +56,13 @@ def test_the_named_variables_that_the_driver_has_are_handed_on_unseen(monkeypatc
     replay = {"url": "redis://h", "password_env": "SHIP_PASSWORD"}
     config = parse_config({"reward": {"judge": judge}, "replay": replay})
     monkeypatch.setenv("SHIP_OTHER", "not asked for")
-    assert secrets_to_ship(config).variables == {}
+    assert secrets_to_ship(config, judge=True).variables == {}
     monkeypatch.setenv("SHIP_PASSWORD", "hush")
-    assert secrets_to_ship(config).variables == {"SHIP_PASSWORD": "hush"}
+    assert secrets_to_ship(config, judge=True).variables == {"SHIP_PASSWORD": "hush"}
     monkeypatch.setenv("SHIP_KEY", "silence")
-    secrets = secrets_to_ship(config)
+    secrets = secrets_to_ship(config, judge=True)
     assert secrets.variables == {"SHIP_PASSWORD": "hush", "SHIP_KEY": "silence"}
+    assert secrets_to_ship(config, judge=False).variables == {"SHIP_PASSWORD": "hush"}
     assert "hush" not in f"{secrets} {secrets!r}"
     monkeypatch.setenv("SHIP_KEY", "of the node")
     secrets.install()
@@ -69,4 +70,4 @@ def test_the_named_variables_that_the_driver_has_are_handed_on_unseen(monkeypatc
 
 
 def test_without_such_variables_nothing_is_handed_on() -> None:
-    assert secrets_to_ship(parse_config({})).variables == {}
+    assert secrets_to_ship(parse_config({}), judge=True).variables == {}
