@@ -31,4 +31,5 @@ def unname_sockets() -> None:
     """Remove that folder, if there is one: a connected socket needs no name, and killed processes would leave it behind."""
     folder = Path(os.environ.get(_VARIABLE, ""))
     if folder.name.startswith(_PREFIX):
+        del os.environ[_VARIABLE]  # processes that start later must not look for it
         shutil.rmtree(folder, ignore_errors=True)
