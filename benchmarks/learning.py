@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMPARISONS = PROJECT / "benchmarks" / "comparisons"
@@ -80,7 +80,7 @@ def main() -> None:
 
 def load(name: str) -> Comparison:
     """A comparison by the name of its file."""
-    return TypeAdapter(Comparison).validate_python(OmegaConf.to_container(OmegaConf.load(COMPARISONS / f"{name}.yaml")))
+    return Comparison.model_validate(OmegaConf.to_container(OmegaConf.load(COMPARISONS / f"{name}.yaml")))
 
 
 def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] | None) -> str:

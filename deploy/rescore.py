@@ -74,6 +74,7 @@ def rescore_pool(
     left = [info.group_id for info in infos if info.group_id not in known]
     counts: Counter[str] = Counter(done=len(infos) - len(left))
     priorities: dict[str, float] = {}
+    unjudged: set[str] = set()
 
     def rescore(group: TrajectoryGroup | None) -> RescoreStatus:
         if group is None:
@@ -85,7 +86,8 @@ def rescore_pool(
         status = pool.rescore(
             scored, priority=priorities[group.group_id], mark=mark if judged else _unfinished(), leased_too=leased_too
         )
-        counts["unjudged"] += status == "ok" and not judged
+        if status == "ok" and not judged:
+            unjudged.add(group.group_id)
         return status
 
     deadline = time.monotonic() + config.replay.lease_s + _LEASE_SLACK_S
@@ -97,7 +99,7 @@ def rescore_pool(
                 held.append(group_id)
             else:
                 counts[status] += 1
-                progress(counts.total() - counts["unjudged"], len(infos))
+                progress(counts.total(), len(infos))
         if held and time.monotonic() > deadline:
             raise DeadlineExceeded(f"a learner to give back {len(held)} groups, {held[0]!r} among them", config.replay.lease_s)
         if held:
@@ -109,7 +111,7 @@ def rescore_pool(
         dropped=counts["dropped"],
         known=counts["done"],
         gone=counts["gone"],
-        unjudged=counts["unjudged"],
+        unjudged=len(unjudged),
     )
 
 

@@ -18,6 +18,7 @@ from cacherl.errors import ConfigError
 from cacherl.metrics import drop_later_records
 from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
+from deploy.run_record import CONFIG_FILE
 
 _IDENTITY = "identity.json"
 _SCORED = "scored.json"
@@ -68,10 +69,10 @@ class RunDirectory:
     def __init__(self, config: RunConfig) -> None:
         self.path = config.run_dir.resolve()
         self.checkpoints = config.checkpoint_dir.resolve()
-        earlier = (self.path / "config.yaml").exists()
+        earlier = (self.path / CONFIG_FILE).exists()
         self.resumed = earlier and config.run.if_exists == "resume"
         if self.resumed:
-            refuse_changes(self.path / "config.yaml", config)
+            refuse_changes(self.path / CONFIG_FILE, config)
         elif earlier and config.run.if_exists == "error":
             raise ConfigError(
                 f"run.name: {config.run_dir} holds an earlier run; take another name, run.if_exists=replace to delete it, or "
@@ -82,7 +83,7 @@ class RunDirectory:
                 shutil.rmtree(self.path)
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            self.write_text(CONFIG_FILE, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             (self.path / "summary.json").unlink(missing_ok=True)  # it is that of an earlier session
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be written ({error})") from error
