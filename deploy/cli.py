@@ -14,7 +14,8 @@ from cacherl.errors import CacheRLError, ConfigError
 from deploy.config_text import annotated
 from deploy.env_cli import app as env_app
 from deploy.replay_cli import app as replay_app
-from deploy.run_config import config_file, config_of
+from deploy.run_config import config_of
+from deploy.run_record import CONFIG_FILE, run_file
 from deploy.tune_cli import tune
 from envs.preflight import ready_source
 
@@ -55,7 +56,7 @@ def resume(
     """Go on with a run from its newest checkpoint, with its own config and what may be changed of it."""
     config_of(run_dir, otherwise="begin a new run from a checkpoint's policy (model.path=…/step-…/policy)")
     place = [f"run.dir={run_dir.resolve().parent}", f"run.name={run_dir.resolve().name}", "run.if_exists=resume"]
-    _train(load_config(config_file(run_dir), [*(overrides or ()), *place]))
+    _train(load_config(run_file(run_dir, CONFIG_FILE), [*(overrides or ()), *place]))
 
 
 app.command()(tune)
@@ -91,7 +92,7 @@ def report(run_dir: Annotated[Path, typer.Argument(help="Folder of a run, such a
     """Write report.html of a run anew."""
     from deploy.report import write_report
 
-    config_file(run_dir)
+    run_file(run_dir, CONFIG_FILE)
     typer.echo(str(write_report(run_dir)))
 
 

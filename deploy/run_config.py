@@ -6,19 +6,7 @@ from pathlib import Path
 
 from cacherl.config import RunConfig, load_config
 from cacherl.errors import ConfigError
-from deploy.run_record import CONFIG_FILE
-
-
-def config_file(folder: Path) -> Path:
-    """The config.yaml of the run in `folder`, whatever is in it.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    file = folder / CONFIG_FILE
-    if not file.is_file():
-        raise ConfigError(f"{folder} is not the folder of a run (no {CONFIG_FILE} in it)")
-    return file
+from deploy.run_record import CONFIG_FILE, run_file
 
 
 def config_of(folder: Path, *, otherwise: str) -> RunConfig:
@@ -30,7 +18,7 @@ def config_of(folder: Path, *, otherwise: str) -> RunConfig:
     Raises:
         ConfigError: there is no run, or this version refuses its settings; names the file and every field.
     """
-    file = config_file(folder)
+    file = run_file(folder, CONFIG_FILE)
     try:
         return load_config(file)
     except ConfigError as error:

@@ -18,7 +18,7 @@ from cacherl.errors import ConfigError
 from cacherl.metrics import drop_later_records
 from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
-from deploy.run_record import CONFIG_FILE
+from deploy.run_record import CONFIG_FILE, run_file
 
 _IDENTITY = "identity.json"
 _SCORED = "scored.json"
@@ -43,10 +43,7 @@ def read_identity(folder: Path) -> RunIdentity:
     Raises:
         ConfigError: there is none.
     """
-    path = folder / _IDENTITY
-    if not path.is_file():
-        raise ConfigError(f"{folder} is not the folder of a run: it has no {_IDENTITY}")
-    return RunIdentity(**json.loads(path.read_text("utf-8")))
+    return RunIdentity(**json.loads(run_file(folder, _IDENTITY).read_text("utf-8")))
 
 
 def note_reward(folder: Path, fingerprint: str | None) -> None:

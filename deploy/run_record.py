@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from cacherl.config import RunConfig
+from cacherl.errors import ConfigError
 from deploy.alarms import ALARMS_FILE, AlarmEvent
 
 METRICS_FILE = "metrics.jsonl"
@@ -19,6 +20,18 @@ SUMMARY_FILE = "summary.json"
 
 #: Keys of a line of metrics that are not metrics.
 _NOT_METRICS = frozenset({"step", "time"})
+
+
+def run_file(folder: Path, name: str) -> Path:
+    """A file that every run has in its folder.
+
+    Raises:
+        ConfigError: `folder` lacks it, so it is not that of a run.
+    """
+    file = folder / name
+    if not file.is_file():
+        raise ConfigError(f"{folder} is not the folder of a run (no {name} in it)")
+    return file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
