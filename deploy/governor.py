@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,15 +53,22 @@ class ReplayGovernor:
         self._ratio = batch_size / update_frequency
 
     def observe(self, metrics: Mapping[str, float]) -> Decision:
-        """Judge an update by its 'learner/ess' and 'learner/drift_kl'."""
-        change = self._direction(metrics["learner/ess"], metrics["learner/drift_kl"])
+        """Judge an update by its 'learner/ess' and 'learner/drift_kl'; one without the former had no row of the policy's."""
+        change = self._direction(metrics["learner/ess"], metrics["learner/drift_kl"]) if "learner/ess" in metrics else 0
         low, high = self._bounds
         before, self._ratio = self._ratio, min(max(self._ratio * self._settings.factor**change, low), high)
         return Decision(
             change=change if self._ratio != before else 0,
             replay_ratio=self._ratio,
-            update_frequency=max(1, round(self._batch_size / self._ratio)),
+            update_frequency=self.update_frequency,
         )
+
+    @property
+    def update_frequency(self) -> int:
+        """New trajectories per update that give the ratio, as nearly as whole ones within the bounds can."""
+        low, high = self._bounds
+        fewest = math.ceil(self._batch_size / high)
+        return int(min(max(round(self._batch_size / self._ratio), fewest), self._batch_size / low))
 
     def state_dict(self) -> dict[str, Any]:
         """The ratio that was reached."""

@@ -71,6 +71,8 @@ class Loop:
         if not self.monitor.held_out:  # a resumed run has the evaluation of its version on record
             success = await self._evaluate()
             await self.checkpointer.after_update(self.version, success=success, last=self.config.run.updates <= self.version)
+        if self.governor is not None:  # a resumed run's has left the settings' behind
+            await asyncio.to_thread(self.replay.set_update_frequency, self.governor.update_frequency)
         self.monitor.enter("training")
         await _first_to_end(self._updates(), self.pool.rollout(self.stream, self._on_report))
         await self.checkpointer.finish()

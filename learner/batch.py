@@ -25,6 +25,9 @@ _PER_TOKEN = (
     *("rollout_logprobs", "advantages", "policy_versions"),
     *("proximal_logprobs", "correction_weights", "old_values", "value_targets"),
 )
+#: Log-ratios count up to here, as exp(89) is no float32 and the gradient of a clipped infinity is not a number: what lies
+#: beyond has the value that it has here, and no gradient.
+MAX_LOG_RATIO = 20.0
 #: Rows of one micro-batch are padded to the longest of them.
 PAD_TOKEN = 0
 

@@ -49,7 +49,8 @@ def harmful(log_w: Array, advantages: npt.NDArray[np.floating]) -> npt.NDArray[n
 
 def second_moment_threshold(squares: Array, limit: float) -> float:
     """The largest (log w)^2 to keep, so that the mean over the harmful tokens that are kept is at most `limit` (M2PO, arXiv
-    2510.01161: the most extreme are masked first); infinite when none must go, negative when all must.
+    2510.01161: the most extreme are masked first; those equal to the last one kept stay with it); infinite when none must go,
+    negative when all must.
 
     Args:
         squares: (log w)^2 of the batch's harmful tokens.

@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from learner.batch import MicroBatch
+from learner.batch import MAX_LOG_RATIO, MicroBatch
 from learner.kl import k3
 from learner.loss import LossTerms
-
-#: A sequence's importance weight is the product of its token ratios; its logarithm is clamped here against overflow.
-MAX_LOG_WEIGHT = 20.0
 
 _SUMS = (
     "loss", "policy", "value", "kl", "kl_tokens", "entropy", "clipped", "tokens",
@@ -41,9 +38,9 @@ class Diagnostics:
         # Ratios, their corrections and the policy's entropy say something only where a policy of ours sampled.
         sampled = ~batch.foreign
         log_ratios = torch.where(sampled, terms.log_ratios, 0.0)
-        ratios = torch.exp(log_ratios)
+        ratios = torch.exp(log_ratios.clamp(max=MAX_LOG_RATIO))
         sums = torch.zeros(len(batch.lengths), device=ratios.device).index_add_(0, batch.rows, log_ratios)
-        weights = torch.exp(sums.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)).double()[batch.rows[sampled].unique()]
+        weights = torch.exp(sums.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)).double()[batch.rows[sampled].unique()]
         advantages = batch.advantages.double()
         drift = k3(torch.zeros_like(log_ratios), log_ratios)
         corrections = batch.correction_weights[sampled]
@@ -70,25 +67,28 @@ class Diagnostics:
 def metrics(sums: Tensor, highest: Tensor, *, passes: int) -> dict[str, float]:
     """Metrics 'learner/*' from the totals over all ranks of `passes` optimizer steps."""
     total = dict(zip(_SUMS, sums.tolist(), strict=True))
-    tokens, sampled, rows = (max(total[name], 1.0) for name in ("tokens", "sampled", "rows"))
+    tokens, sampled = (max(total[name], 1.0) for name in ("tokens", "sampled"))
     mean = total["advantage"] / tokens
     values = {
         "learner/loss": total["loss"] / passes,
         "learner/policy_loss": total["policy"] / passes,
         "learner/value_loss": total["value"] / passes,
-        "learner/kl": total["kl"] / max(total["kl_tokens"], 1e-300),
         "learner/entropy": total["entropy"] / sampled,
         "learner/clip_fraction": total["clipped"] / sampled,
         "learner/ratio_mean": total["ratio"] / sampled,
         "learner/ratio_max": float(highest),
         "learner/drift_kl": total["drift"] / sampled,
-        "learner/ess": total["weight"] ** 2 / max(total["weight_squared"] * rows, 1e-300),
         "learner/advantage_std": max(total["advantage_squared"] / tokens - mean**2, 0.0) ** 0.5,
         "learner/correction_weight": total["correction"] / sampled,
         "learner/dropped_tokens": total["dropped"] / sampled,
         "learner/tokens": total["real"],
         "learner/useful_tokens": total["real"] / max(total["padded"], 1.0),
     }
+    # What decides something is left out where nothing was measured, because a 0 would decide too.
+    if total["kl_tokens"]:
+        values["learner/kl"] = total["kl"] / total["kl_tokens"]
+    if total["rows"]:
+        values["learner/ess"] = total["weight"] ** 2 / (total["weight_squared"] * total["rows"])
     if total["good"]:
         values["learner/good_logprob"] = total["good_logprob"] / total["good"]
         values["learner/good_log_ratio"] = total["good_log_ratio"] / total["good"]

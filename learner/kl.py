@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cacherl.learning_settings import KLEstimator, KLSection
-from learner.batch import MicroBatch
+from learner.batch import MAX_LOG_RATIO, MicroBatch
 
 #: Largest ratio that a replayed token's estimate is weighted by.
 MAX_RATIO = 10.0
@@ -28,9 +28,10 @@ def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Non-negative, low-variance KL estimate per token, ``exp(-d) + d - 1`` with ``d = logprobs - reference``.
 
-    Unbiased for KL(policy || reference) on tokens that the policy sampled (Schulman, 'Approximating KL divergence').
+    Unbiased for KL(policy || reference) on tokens that the policy sampled (Schulman, 'Approximating KL divergence'). Where the
+    policy has all but given up a token (d < -`MAX_LOG_RATIO`) it stands still.
     """
-    difference = logprobs - reference
+    difference = (logprobs - reference).clamp(min=-MAX_LOG_RATIO)
     return torch.expm1(-difference) + difference
 
 

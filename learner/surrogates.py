@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cacherl.learning_settings import LossName, LossSection
-from learner.batch import MicroBatch
+from learner.batch import MAX_LOG_RATIO, MicroBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def clipped(log_ratios: Tensor, batch: MicroBatch, settings: LossSection) -> Obj
     """``min(r A, clip(r, 1 - low, 1 + high) A)`` per token: PPO (arXiv 1707.06347, equation 7), GRPO (arXiv 2402.03300), with
     the asymmetric range of DAPO (arXiv 2503.14476). With `dual_clip` c, at least ``c A`` where A < 0, so that a ratio that
     has run away does not decide the update (arXiv 1912.09729, equation 5)."""
-    ratios = torch.exp(log_ratios)
+    ratios = torch.exp(log_ratios.clamp(max=MAX_LOG_RATIO))
     free = ratios * batch.advantages
     bounded = torch.clamp(ratios, 1 - settings.clip_low, 1 + settings.clip_high) * batch.advantages
     values, cut = torch.minimum(free, bounded), bounded < free

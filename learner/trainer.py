@@ -87,7 +87,7 @@ class PolicyTrainer:
             for index, mean in self._accumulate(steps[number % len(steps)], part, before_step=number == 0):
                 log_ratios[index] = mean
             sums = self._agreed(part)
-            rates.append(self._learning_rate(version, metrics(sums, part.highest, passes=1)["learner/ess"]))
+            rates.append(self._learning_rate(version, metrics(sums, part.highest, passes=1).get("learner/ess", 1.0)))
             norms.append(self._engine.step(rates[-1]))
             skipped += self._engine.skipped
             diagnostics.merge(sums, part.highest)
@@ -156,12 +156,11 @@ class PolicyTrainer:
         return rate * (max(ess**0.5, governor.lr_floor) if governor.lr_by_ess else 1.0)
 
     def _adapt(self, values: dict[str, float]) -> dict[str, float]:
-        """Metrics of the KL term, whose weight follows them; there is nothing to measure without a reference."""
+        """Metrics of the KL term, whose weight follows what was measured."""
         if self._reference is None:
-            del values["learner/kl"]
             return {}
         used = self.kl_coefficient.value
-        surge = self.kl_coefficient.observe(values["learner/kl"])
+        surge = "learner/kl" in values and self.kl_coefficient.observe(values["learner/kl"])
         return {"learner/kl_coef": used, "learner/kl_surge": float(surge)}
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:

@@ -64,3 +64,24 @@ def test_every_decision_is_a_metric() -> None:
 def test_settings_that_cannot_work_are_refused(sections: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(sections)
+
+
+@pytest.mark.parametrize(("low", "high", "fewest", "most"), [(0.3, 3.3, 3, 26), (0.5, 6.0, 2, 16)])
+def test_whole_trajectories_keep_the_ratio_within_its_bounds(low: float, high: float, fewest: int, most: int) -> None:
+    """8 trajectories an update at the ratio 3.3 would be 2.4 new ones, and 2 are a ratio of 4."""
+    one = ReplayGovernor(GovernorSection(replay_ratio=(low, high)), batch_size=8, update_frequency=8)
+    more = [one.observe(seen(0.9, 0.0)).update_frequency for _ in range(12)]
+    less = [one.observe(seen(0.1, 0.0)).update_frequency for _ in range(24)]
+    assert (min(more), max(less)) == (fewest, most)
+    assert all(low <= 8 / frequency <= high for frequency in [*more, *less])
+
+
+def test_an_update_without_a_row_of_the_policys_decides_nothing() -> None:
+    assert governor().observe({"learner/drift_kl": 0.0}).change == 0
+
+
+def test_a_resumed_governor_goes_on_with_what_it_had_decided() -> None:
+    before, after = governor(), governor()
+    decision = before.observe(seen(0.9, 0.0))
+    after.load_state_dict(before.state_dict())
+    assert after.update_frequency == decision.update_frequency == 32

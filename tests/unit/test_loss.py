@@ -228,3 +228,52 @@ def test_diagnostics_equal_a_reference_and_do_not_depend_on_the_cut() -> None:
     r, a = np.exp(np.concatenate(logs)), np.concatenate([one.advantages for _, one in own])
     clipped = ((r > 1.28) & (a > 0)) | ((r < 0.8) & (a < 0))
     assert whole["learner/clip_fraction"] == pytest.approx(clipped.mean())
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_ratio_that_no_float32_holds_leaves_every_gradient_a_number(name: str, advantage: float, foreign: bool) -> None:
+    """exp(100) is infinite, and infinity times the 0 of a clip would be no number."""
+    one = replace(
+        row(np.random.default_rng(0), 10, 2),
+        rollout_logprobs=np.array([-101.0, -1.0], dtype=np.float32),
+        advantages=np.full(2, advantage, dtype=np.float32),
+        foreign=foreign,
+    )
+    (batch,) = micro_batches([one], 100)
+    logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    section = LossSection(name=name, aggregation="token", dual_clip=None if name == "cispo" else 3.0)
+    terms = policy_loss(logprobs, torch.zeros(2), batch, Totals(tokens=2, sequences=1), section)
+    terms.loss.backward()
+    if foreign:
+        far, near = 0.0, 0.1 / 1.1**2
+    elif name == "cispo":
+        far, near = 5.0, 1.0
+    else:
+        far, near = 0.0, 0.0 if name == "gspo" else 1.0
+    np.testing.assert_allclose(logprobs.grad.numpy(), np.array([far, near]) * -advantage / 2, rtol=1e-5, atol=1e-30)
+    whole = Diagnostics(0, torch.device("cpu"))
+    whole.add(batch, terms, logprobs.detach(), torch.zeros(2), before_step=True)
+    assert torch.isfinite(whole.sums).all()
+
+
+@pytest.mark.parametrize("how", [{}, {"foreign": True}, {"replayed": True}])
+def test_a_token_that_the_policy_has_given_up_leaves_the_kl_a_number(how: dict[str, bool]) -> None:
+    nothing = np.zeros(2, dtype=np.float32)
+    one = replace(row(np.random.default_rng(0), 10, 2), rollout_logprobs=nothing - 1, advantages=nothing, **how)
+    (batch,) = micro_batches([one], 100)
+    logprobs = torch.tensor([-101.0, -1.5], requires_grad=True)
+    term = KLTerm(coef=1.0, reference=torch.full((2,), -1.0), settings=KLSection(coef=1.0, replayed="exclude"))
+    terms = policy_loss(logprobs, torch.zeros(2), batch, Totals(tokens=2, sequences=1), LossSection(), kl=term)
+    terms.loss.backward()
+    counted = 0.0 if how else 1.0
+    np.testing.assert_allclose(logprobs.grad.numpy(), [0.0, counted * (1 - np.exp(0.5)) / 2], rtol=1e-5)
+
+
+def test_what_was_not_measured_is_no_metric() -> None:
+    """A mean KL of 0 would lower the weight of its term, an effective sample size of 0 the learning rate."""
+    only_replayed = [replace(one, replayed=True) for one in make_rows()]
+    assert "learner/kl" not in _diagnose(only_replayed, lambda given: [micro_batches(given, 1000)])
+    nobody_of_ours = _diagnose(make_rows(foreign=6), lambda given: [micro_batches(given, 1000)])
+    assert not {"learner/kl", "learner/ess"} & nobody_of_ours.keys()
