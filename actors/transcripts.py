@@ -10,14 +10,15 @@ A file of JSON lines, one conversation each, in the form that chat APIs use::
      "tools": [...]}
 
 Every assistant message is imitated, its calls written in the run's own form; all other tokens are what the chat template makes
-of them. `tools` (JSON schemas, rendered by the template) may be left out.
+of them. `tools` (JSON schemas, rendered by the template) may be left out. A call may have an `id` and its result the
+`tool_call_id` instead of a name; content may also be a list of parts of type 'text'.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -75,18 +76,25 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield number, json.loads(line)
+                    yield number, _parsed(line, f"{path} line {number}")
     except OSError as error:
         raise ConfigError(f"warm_start.path: {path} cannot be read ({error})") from None
-    except ValueError as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"warm_start.path: {path} is not a file of JSON lines: {error}") from None
 
 
+def _parsed(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"warm_start.path: {where} is not JSON: {error}") from None
+
+
 def _trajectory(record: Mapping[str, Any], name: str, chat: Chat, calls: ActionFormat) -> Trajectory:
-    messages = record["messages"]
+    messages = _named(record["messages"])
     first = next((place for place, message in enumerate(messages) if message["role"] == _ASSISTANT), None)
-    if first is None:
-        raise ValueError("it has no assistant message")
+    if not first:
+        raise ValueError("it has no assistant message" if first is None else "nothing comes before its first assistant message")
     ids = chat.prompt_ids([_message(message) for message in messages[:first]])
     mask, turns = [False] * len(ids), []
     while first < len(messages):
@@ -121,16 +129,38 @@ def _trajectory(record: Mapping[str, Any], name: str, chat: Chat, calls: ActionF
     )
 
 
+def _named(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages, tool results by the name of the call that they answer where only its id says which."""
+    names: dict[str, str] = {}
+    named: list[Mapping[str, Any]] = []
+    for message in messages:
+        names |= {call["id"]: call.get("function", call)["name"] for call in message.get("tool_calls") or () if "id" in call}
+        answered = message.get("tool_call_id")
+        if names and answered is not None and answered not in names:
+            raise ValueError(f"tool_call_id {answered!r} is the id of no call before it")
+        named.append({"name": names[answered], **message} if answered in names else message)
+    return named
+
+
 def _message(message: Mapping[str, Any]) -> Message:
     if message["role"] not in get_args(Role):
         raise ValueError(f"role {message['role']!r} is none of {', '.join(get_args(Role))}")
-    return Message(role=message["role"], content=str(message["content"]), name=message.get("name"))
+    return Message(role=message["role"], content=_content(message["content"]), name=message.get("name"))
+
+
+def _content(content: Any) -> str:
+    """Text, given as such or in parts of type 'text'."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(part["type"] == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    raise ValueError(f"content {content!r:.80} is neither text nor parts of type 'text'")
 
 
 def _text(message: Mapping[str, Any], calls: ActionFormat) -> str:
     """An assistant message as the policy would have written it."""
     planned = [_call(call.get("function", call)) for call in message.get("tool_calls") or ()]
-    parts = [message.get("content") or "", calls.render(planned) if planned else ""]
+    parts = [_content(message.get("content") or ""), calls.render(planned) if planned else ""]
     return "\n".join(part for part in parts if part)
 
 

@@ -95,6 +95,7 @@ class RunConfig(Section):
                 f"learner.micro_batch_tokens {self.learner.micro_batch_tokens} must be at least "
                 f"model.max_length {self.model.max_length}, or the longest trajectory fits in no micro-batch"
             )
+        self._check_schedule()
         self._check_learning()
         self.exploration.require_effect(group_size=group, temperature=self.rollout.temperature)
         stalest, every = self.replay.max_staleness, self.weights.publish_every
@@ -130,6 +131,14 @@ class RunConfig(Section):
             return given
         advantage = given.get("advantage", {})
         return {**given, "advantage": {"normalize_std": False, **advantage}} if isinstance(advantage, dict) else given
+
+    def _check_schedule(self) -> None:
+        schedule, updates = self.learner.schedule, self.run.updates
+        if schedule.kind != "constant" and schedule.updates is None and 0 < updates <= schedule.warmup:
+            raise ValueError(
+                f"learner.schedule.kind {schedule.kind} begins to fall after learner.schedule.warmup {schedule.warmup}, which "
+                f"run.updates {updates} does not exceed; shorten the warm-up or set learner.schedule.updates"
+            )
 
     def _check_learning(self) -> None:
         if self.kl.placement == "reward" and self.kl.coef and self.learner.lora.rank and self.learner.zero_stage == 3:

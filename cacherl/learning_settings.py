@@ -67,6 +67,8 @@ class AdvantageSection(Section):
             self.refuse_idle(("lam",), "advantage.estimator gae")
         else:
             self.refuse_idle(("zero_variance",), "an estimator that compares the members of a group")
+        if not self.normalize_std:
+            self.refuse_idle(("epsilon",), "advantage.normalize_std, which loo and dr_grpo leave out")
         if self.baseline != "weighted":
             self.refuse_idle(("min_ess",), "advantage.baseline weighted")
         if self.estimator != "group" and self.baseline != "frozen":
@@ -78,7 +80,7 @@ class ValueSection(Section):
     """The critic of advantage.estimator gae: a linear head on the policy's last hidden state."""
 
     coef: float = Field(0.5, gt=0, description="weight of its loss")
-    clip_range: float = Field(0.2, gt=0, description="reward units by which a value may move in one update")
+    clip_range: float = Field(0.2, gt=0, le=1e6, description="reward units by which a value may move in one update")
 
 
 class LossSection(Section):
@@ -86,7 +88,7 @@ class LossSection(Section):
 
     name: LossName = Field("dapo", description="the default differs from grpo in clip_high 0.28 and the mean over tokens")
     clip_low: float = Field(0.2, gt=0, le=1, description="ratios count down to 1 - clip_low")
-    clip_high: float = Field(0.28, gt=0, description="ratios count up to 1 + clip_high")
+    clip_high: float = Field(0.28, gt=0, le=1e6, description="ratios count up to 1 + clip_high")
     dual_clip: float | None = Field(None, gt=1, description="limit of the ratio where the advantage is negative; usual: 3")
     aggregation: Aggregation = Field("token", description="one mean over tokens, mean of row means, or sum over a constant")
     constant_length: int | None = Field(None, ge=1, description="tokens of that constant per row; null: model.max_length")
@@ -125,7 +127,7 @@ class CorrectionSection(Section):
         description="none: the loss's ratio is to the policy that sampled; truncated, masked, sequence: it is to the policy "
         "at the update's start, and a weight corrects for the rest; m2po: a bound on mean squared log-ratios replaces the clip",
     )
-    cap: float = Field(2.0, ge=1, description="largest weight; 'masked' drops tokens above it, the others limit them to it")
+    cap: float = Field(2.0, ge=1, le=1e6, description="largest weight; 'masked' drops tokens above it, the others limit them")
     min_ratio: float = Field(1e-4, gt=0, lt=1, description="sequence: a row with a token less likely than this is dropped")
     second_moment: float = Field(0.04, gt=0, description="m2po: mean squared log-ratio allowed over harmful tokens")
     keep_within: float | None = Field(
@@ -195,6 +197,8 @@ class GovernorSection(Section):
             bounds = getattr(self, name)
             if bounds is not None and not 0 < bounds[0] < bounds[1]:
                 raise ValueError(f"{name} {list(bounds)} must be two rising positive numbers")
+        if self.ess[1] >= 1:
+            raise ValueError(f"ess {list(self.ess)} are shares of a batch, none of which exceeds 1; end below it")
         if self.replay_ratio is None:
             self.refuse_idle(("ess", "kl", "factor"), "governor.replay_ratio")
         if not self.lr_by_ess:

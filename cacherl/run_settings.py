@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cacherl.section import Section
 
@@ -49,6 +49,12 @@ class CheckpointSection(Section):
     )
     asynchronous: bool = Field(True, description="write in the background, from a copy in memory, while updates go on")
     dir: Path | None = Field(None, description="<dir>/<run.name> holds them, shared by all ranks; null: the run's folder")
+
+    @model_validator(mode="after")
+    def _all_used(self) -> CheckpointSection:
+        if not self.every:
+            self.refuse_idle(("keep_last", "keep_best", "asynchronous"), "checkpoint.every above 0")
+        return self
 
 
 class MetricsSection(Section):

@@ -105,11 +105,16 @@ class CheckpointStore:
         return next(iter(_ranked(self.complete())), None)
 
     def stage(self, version: int) -> Path:
-        """An empty folder for the parts of a new checkpoint; what an earlier run left unfinished is removed."""
-        for leftover in self._folder.glob(".*.*") if self._folder.is_dir() else ():
-            shutil.rmtree(leftover)
+        """An empty folder for the parts of a new checkpoint; what an earlier run left unfinished is removed.
+
+        Raises:
+            CheckpointError: it cannot be made.
+        """
         staging = self._folder / f".{_folder_name(version)}.partial"
-        staging.mkdir(parents=True)
+        with boundary(CheckpointError, f"making room for the checkpoint of version {version}"):
+            for leftover in self._folder.glob(".step-*.*") if self._folder.is_dir() else ():
+                shutil.rmtree(leftover)
+            staging.mkdir(parents=True)
         return staging
 
     def commit(

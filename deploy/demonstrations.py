@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,7 +78,7 @@ async def _from_replay(config: RunConfig, source: TaskSource, tokenizer: PreTrai
     kept: list[Trajectory] = []
     with _readable(section.path, "warm_start.path"):
         for _, group in read_archive(section.path.expanduser()):
-            _check_tokens(group, len(tokenizer), "warm_start.path")
+            _check_tokens(group, tokenizer, "warm_start.path")
             kept += [one for one in group.trajectories if one.outcome >= 1 and len(one) <= config.model.max_length]
     if not kept:
         raise ConfigError(f"warm_start.path: {section.path} holds no success of at most model.max_length tokens")
@@ -108,10 +109,10 @@ def prefill(config: RunConfig, pool: Replay, base: Path) -> ImportResult:
 
     path = config.warm_start.prefill
     assert path is not None
-    vocabulary = len(AutoTokenizer.from_pretrained(base))
+    tokenizer = AutoTokenizer.from_pretrained(base)
 
     def prepare(group: TrajectoryGroup) -> TrajectoryGroup | None:
-        _check_tokens(group, vocabulary, "warm_start.prefill")
+        _check_tokens(group, tokenizer, "warm_start.prefill")
         return _of_first_version(group) if max(map(len, group.trajectories)) <= config.model.max_length else None
 
     with _readable(path, "warm_start.prefill"):
@@ -126,10 +127,20 @@ def _readable(path: Path, key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {path} cannot be read ({error})") from None
 
 
-def _check_tokens(group: TrajectoryGroup, vocabulary: int, key: str) -> None:
-    highest = max(int(one.token_ids.max()) for one in group.trajectories)
+def _check_tokens(group: TrajectoryGroup, tokenizer: PreTrainedTokenizerBase, key: str) -> None:
+    """Refuse tokens of another model: numbers that this one's tokenizer does not have, or reads as another text."""
+    highest, vocabulary = max(int(one.token_ids.max()) for one in group.trajectories), len(tokenizer)
     if highest >= vocabulary:
         raise ConfigError(f"{key}: token {highest} of group {group.group_id} is not in the model's vocabulary of {vocabulary}")
+    own = ((one, turn) for one in group.trajectories if not one.foreign for turn in one.turns if turn.text)
+    for one, turn in itertools.islice(own, 1):
+        ids = one.token_ids[slice(*turn.completion)].tolist()
+        read = str(tokenizer.decode(ids, skip_special_tokens=False)).removesuffix(str(tokenizer.eos_token))
+        if read.split() != turn.text.split():
+            raise ConfigError(
+                f"{key}: group {group.group_id} is of a model with another tokenizer, by which {turn.text!r:.80} was sampled; "
+                f"the model's own reads {read!r:.80}"
+            )
 
 
 def _of_first_version(group: TrajectoryGroup) -> TrajectoryGroup:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 from cacherl.durable import rename_durably, sync_folder
-from cacherl.errors import CheckpointError
+from cacherl.errors import CheckpointError, boundary
 from deploy.checkpoints import MANIFEST, Checkpoint, CheckpointStore, read_checkpoint
 from deploy.run_config import config_of
 from deploy.run_record import CONFIG_FILE
@@ -21,20 +22,23 @@ def export_policy(source: Path, target: Path, *, best: bool = False) -> Checkpoi
         best: of a run, the checkpoint of the highest held-out success.
 
     Raises:
-        CheckpointError: there is no such checkpoint, it is damaged, or `target` exists.
+        CheckpointError: there is no such checkpoint, it is damaged or removed meanwhile, or `target` is there or unwritable.
         ConfigError: this version refuses the run's settings, which say where its checkpoints are.
     """
     checkpoint = _chosen(source, best)
     if target.exists():
         raise CheckpointError(f"{target} exists; name a new folder")
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for file in checkpoint.files:
-        if file.name.startswith(f"{POLICY_FOLDER}/"):
-            shutil.copy2(file.verify(checkpoint.folder), partial)
-    sync_folder(partial)
-    rename_durably(partial, target)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    with boundary(CheckpointError, f"exporting {checkpoint.folder} to {target}"):
+        try:
+            partial.mkdir(parents=True)
+            for file in checkpoint.files:
+                if file.name.startswith(f"{POLICY_FOLDER}/"):
+                    shutil.copy2(file.verify(checkpoint.folder), partial)
+            sync_folder(partial)
+            rename_durably(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return checkpoint
 
 

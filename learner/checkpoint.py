@@ -78,9 +78,13 @@ class StateWriter:
         except Exception as error:  # whatever it is, the driver must be told
             logger.exception("a checkpoint could not be written")
             report["error"] = f"learner rank {self._rank} could not write {folder}: {error!r}"
-        partial = folder / f"{_report_name(self._rank)}.partial"
-        partial.write_text(json.dumps(report), "utf-8")
-        partial.rename(folder / _report_name(self._rank))
+        partial, path = folder / f"{_report_name(self._rank)}.partial", folder / _report_name(self._rank)
+        try:
+            partial.write_text(json.dumps(report), "utf-8")
+            partial.rename(path)
+        except OSError:  # a full disk may have room for an empty file still
+            path.touch()
+            raise
 
 
 def take_reports(folder: Path, world: int) -> list[WrittenFile] | None:
@@ -92,7 +96,10 @@ def take_reports(folder: Path, world: int) -> list[WrittenFile] | None:
     paths = [folder / _report_name(rank) for rank in range(world)]
     if not all(path.is_file() for path in paths):
         return None
-    reports = [json.loads(path.read_text("utf-8")) for path in paths]
+    texts = [path.read_text("utf-8") for path in paths]
+    if "" in texts:
+        raise CheckpointError(f"learner rank {texts.index('')} could not write {folder}, nor say why: is the disk full?")
+    reports = [json.loads(text) for text in texts]
     for report in reports:
         if "error" in report:
             raise CheckpointError(report["error"])

@@ -216,6 +216,12 @@ def test_export_of_a_run_and_of_a_checkpoint(tmp_path: Path) -> None:
         export_policy(run, tmp_path / "newest")
     with pytest.raises(CheckpointError, match="neither a checkpoint"):
         export_policy(tmp_path, tmp_path / "x")
+    with pytest.raises(CheckpointError, match=r"exporting .*NotADirectoryError"):
+        export_policy(best, run / "config.yaml" / "x")
+    (best / "policy" / "config.json").write_text('{"version": 99}')
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+        export_policy(best, tmp_path / "y")
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.parametrize(
@@ -313,6 +319,23 @@ def test_a_rank_that_cannot_write_fails_the_checkpoint(tmp_path: Path) -> None:
         take_reports(tmp_path, 2)
     for writer in writers:
         writer.close()
+
+
+def test_a_disk_without_room_for_the_reason_fails_the_checkpoint_at_once(tmp_path: Path) -> None:
+    """The driver would wait for the report until its deadline, with a limit of size here in the place of a full disk."""
+    script = """
+import contextlib, pathlib, resource, sys
+from learner.checkpoint import StateWriter, take_reports, write_state
+folder = pathlib.Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with contextlib.suppress(OSError):
+    StateWriter(0).start(folder, lambda: [write_state(folder, 0, {"version": 1})], wait=True)
+take_reports(folder, 1)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert f"CheckpointError: learner rank 0 could not write {tmp_path}, nor say why: is the disk full?" in ended.stderr
 
 
 def test_a_copied_state_shares_nothing_and_holds_plain_data_only() -> None:

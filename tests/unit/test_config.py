@@ -95,6 +95,21 @@ def test_every_problem_is_listed() -> None:
         (["reward.failure=1"], "reward: success 1.0 must exceed failure 1.0"),
         (["model.tiny.hidden=36", "model.tiny.heads=4"], "model.tiny: hidden 36 must be an even multiple of heads 4"),
         (["model.tiny.hidden=130"], "model.tiny: hidden 130 must be an even multiple of heads 4"),
+        (["advantage.normalize_std=false", "advantage.epsilon=1e-3"], "advantage: epsilon 0.001 has no effect without .*_std"),
+        (
+            ["loss.name=dr_grpo", "advantage.epsilon=1e-3"],
+            "advantage: epsilon 0.001 has no effect without .* dr_grpo leave out",
+        ),
+        (
+            ["checkpoint.every=0", "checkpoint.keep_last=5"],
+            "checkpoint: keep_last 5 has no effect without checkpoint.every above 0",
+        ),
+        (["checkpoint.every=0", "checkpoint.asynchronous=false"], "checkpoint: asynchronous False has no effect without"),
+        (
+            ["learner.schedule.kind=linear", "learner.schedule.warmup=100"],
+            "learner.schedule.kind linear begins to fall after learner.schedule.warmup 100, which run.updates 100 does not",
+        ),
+        (["governor.replay_ratio=[1,4]", "governor.ess=[0.5,1]"], r"governor: ess \[0.5, 1.0\] are shares .* exceeds 1"),
         (["replay.capacity=300"], "replay: warmup_steps 128 [+] max_ahead 256 exceed capacity 300: .*; raise capacity"),
     ],
 )
@@ -117,6 +132,7 @@ def test_values_that_contradict_each_other(overrides: list[str], message: str) -
         ("env.transient_failure_rate=1", r"env\.transient_failure_rate: Input should be less than 1 \(got 1\)"),
         ("reward.step_penalty=0.1", r"reward\.step_penalty: Input should be less than or equal to 0 \(got 0\.1\)"),
         ("replay.capacity=many", r"replay\.capacity: Input should be a valid integer.* \(got 'many'\)"),
+        ("loss.clip_high=1e39", r"loss\.clip_high: Input should be less than or equal to 1000000 \(got '1e39'\)"),
         ("learner=3", r"learner: .* \(got 3\)"),
         ("replay=null", r"replay: .* \(got None\)"),
         ("learner.lr=", r"learner\.lr: Input should be a valid number \(got None\)"),

@@ -14,18 +14,20 @@ from actors.chat import Chat
 from actors.transcripts import read_transcripts
 from cacherl.config import RunConfig, parse_config
 from cacherl.errors import ConfigError
+from cacherl.trajectory import NO_VERSION, TrajectoryGroup
 from deploy.demonstrations import load_demonstrations, prefill
 from deploy.warm_start import base_model
 from envs.base import TaskSource
 from envs.parser import action_format
 from learner_data import group
-from replay_service.archive import export_pool
+from replay_service.archive import export_pool, write_archive
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
 
 SYSTEM = {"role": "system", "content": "answer"}
 USER = {"role": "user", "content": "what is the color of the river ?"}
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "look", "arguments": '{"x": 1}'}}]}
+CALL_1 = {**CALL, "tool_calls": [{"id": "c1", **CALL["tool_calls"][0]}]}  # type: ignore[dict-item, index]
 TOOL = {"role": "tool", "name": "look", "content": "blue"}
 ANSWER = {"role": "assistant", "content": "the answer is blue"}
 
@@ -69,6 +71,19 @@ def test_a_conversation_is_imitated_where_the_assistant_speaks(tmp_path: Path, t
     assert (found.source, len(found.turns), found.turns[1].text) == ("demonstration", 2, "the answer is blue")
 
 
+def test_what_chat_apis_write_in_other_words_is_the_same_conversation(tmp_path: Path, tokenizer: Any) -> None:
+    """A result under its call's id instead of a name, and content in parts."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
+    tokenizer.chat_template = tokenizer.chat_template.replace("message['content']", "message.name ~ ' ' ~ message['content']")
+    result = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "bl"}, {"type": "text", "text": "ue"}]}
+    path = written(tmp_path, {"messages": [USER, CALL, TOOL, ANSWER]}, {"messages": [USER, CALL_1, result, ANSWER]})
+    plain, other = read_transcripts(path, tokenizer, action_format("hermes"), max_length=1000, limit=9)
+    assert other.token_ids.tolist() == plain.token_ids.tolist()
+    nameless = written(tmp_path, {"messages": [USER, CALL, {**TOOL, "name": None}, ANSWER]})
+    (unlike,) = read_transcripts(nameless, tokenizer, action_format("hermes"), max_length=1000, limit=9)
+    assert unlike.token_ids.tolist() != plain.token_ids.tolist()  # the template does show the name
+
+
 def message_of(raw: dict[str, Any]) -> Any:
     from cacherl.trajectory import Message
 
@@ -95,10 +110,19 @@ def test_long_ones_are_left_out_and_the_limit_holds(tmp_path: Path, tokenizer: A
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "is not a file of JSON lines"),
+        ("\n{", "line 2 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
         ('{"messages": []}', "line 1 is not a conversation: ValueError.*no assistant message"),
         ('{"chat": []}', "line 1 is not a conversation: KeyError.*messages"),
         (json.dumps({"messages": [{"role": "robot", "content": ""}, ANSWER]}), "role 'robot' is none of system, user"),
+        (json.dumps({"messages": [ANSWER, USER, ANSWER]}), "line 1 is not a conversation: .*nothing comes before its first"),
+        (json.dumps({"messages": [{"role": "user", "content": None}, ANSWER]}), "content None is neither text nor parts"),
+        (json.dumps({"messages": [USER, CALL, {**TOOL, "content": [{"type": "image"}]}, ANSWER]}), "'image'.* is neither text"),
+        (json.dumps({"messages": [USER, CALL_1, {**TOOL, "tool_call_id": "c2"}, ANSWER]}), "tool_call_id 'c2' is the id of no"),
+        (
+            json.dumps({"messages": [USER, {**CALL, "tool_calls": [{"function": {"name": "look", "arguments": "{"}}]}]}),
+            "line 1",
+        ),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, tokenizer: Any, line: str, message: str) -> None:
@@ -151,6 +175,46 @@ async def test_an_exported_pool_is_imitated_and_fills_another(tmp_path: Path, ba
             assert back is not None
             assert back.version_range == (0, 0)
             np.testing.assert_array_equal(back.trajectories[0].rollout_logprobs, groups[0].trajectories[0].rollout_logprobs)
+
+
+async def test_tokens_that_read_as_another_text_are_refused(
+    tmp_path: Path, base: Path, tokenizer: Any, source: TaskSource
+) -> None:
+    """A tokenizer of as many tokens, which would teach nonsense without a word."""
+    from dataclasses import replace
+
+    ids = [*tokenizer.encode("the answer is blue"), tokenizer.eos_token_id]
+    made = group(np.random.default_rng(0), "g0", size=2).trajectories[1]
+    start = made.turns[0].completion[0]
+    span = (start, start + len(ids))
+    mask = np.zeros(span[1], dtype=np.bool_)
+    mask[slice(*span)] = True
+
+    def saying(text: str) -> TrajectoryGroup:
+        turn = replace(made.turns[0], completion=span, observation=(span[1], span[1]), text=text)
+        member = replace(
+            made,
+            token_ids=np.array([*made.token_ids[:start], *ids], dtype=np.int32),
+            loss_mask=mask,
+            rollout_logprobs=np.where(mask, -1, 0).astype(np.float32),
+            policy_versions=np.where(mask, 0, NO_VERSION).astype(np.int32),
+            turns=(turn,),
+        )
+        return TrajectoryGroup(group_id="g0", task_id=made.task_id, trajectories=(member,))
+
+    archive = tmp_path / "pool.bin"
+    settings = config(source="replay", path=archive, prefill=archive)
+    write_archive(archive, [(1.0, saying("the answer is blue"))])
+    assert len(await load_demonstrations(settings, source, base)) == 1
+    write_archive(archive, [(1.0, saying("river the what"))])
+    with pytest.raises(
+        ConfigError, match=r"path: group g0 is of a model with another tokenizer.*'river the what'.*'the answer is"
+    ):
+        await load_demonstrations(settings, source, base)
+    with ReplayServer(tmp_path / "server") as server, Replay(server.url, "new", settings.replay) as new:
+        with pytest.raises(ConfigError, match=r"prefill: group g0 is of a model with another tokenizer"):
+            prefill(settings, new, base)
+        assert new.stats().groups == 0
 
 
 async def test_tokens_of_another_model_are_refused(tmp_path: Path, base: Path, source: TaskSource) -> None:
