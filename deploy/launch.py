@@ -266,9 +266,7 @@ class Launch:
             version = await self._resume(checkpointer, stream, replay)
             await self._score_pool(replay)
             if config.warm_start.prefill is not None and not directory.resumed:
-                monitor.show(waiting_for=f"the pool to be filled from {config.warm_start.prefill}")
-                filled = await asyncio.to_thread(prefill, config, replay, warm_start.model)
-                monitor.note(f"the pool begins with {filled.imported} groups")
+                await self._prefill(replay, warm_start.model)
             spec = self._worker_spec(warm_start.model, url, namespace)
             pool = ActorPool(spec, namespace=session, placement=placement.actors, on_restart=monitor.note)
             stack.push_async_callback(pool.close)
@@ -331,6 +329,12 @@ class Launch:
                 + (f", {result.unjudged} with scores missing that the judge did not give" if result.unjudged else "")
             )
         self.directory.scored_with = mark
+
+    async def _prefill(self, replay: Replay, model: Path) -> None:
+        self.monitor.show(waiting_for=f"the pool to be filled from {self.config.warm_start.prefill}")
+        filled = await asyncio.to_thread(prefill, self.config, replay, model)
+        kept = (await asyncio.to_thread(replay.stats)).groups  # fewer, if the file is larger than the pool
+        self.monitor.note(f"the pool begins with {kept} of the {filled.imported} groups that were read")
 
     async def _warm_start(self, warm_start: WarmStart, learner: LearnerGroup) -> None:
         updates = self.config.warm_start.updates

@@ -30,7 +30,10 @@ class GradientGuard:
         return not settled or norm <= self._spike * self._mean
 
     def record(self, norm: float) -> None:
-        """Take a norm into the mean. A refused one counts as the largest allowed, so that a lasting rise is followed."""
+        """Take a norm into the mean. A refused one counts as the largest allowed, so that a lasting rise is followed; one of 0
+        does not, because no gradient is small enough beside it."""
+        if norm == 0:
+            return
         seen = norm if self.allows(norm) else (self._spike or 1.0) * self._mean
         weight = max(_LATEST, 1 / (self._steps + 1))
         self._mean += weight * (seen - self._mean)

@@ -131,11 +131,10 @@ class LearnerWorker:
         started = time.perf_counter()
         entries = self._share(plan)
         groups = self._replay.fetch([entry.group_id for entry in entries])
-        sampled = [(entry, group) for entry, group in zip(entries, groups, strict=True) if group is not None]
-        if self._kl_reward is not None:
-            sampled = self._kl_reward(sampled)
+        stored = [(entry, group) for entry, group in zip(entries, groups, strict=True) if group is not None]
+        sampled = stored if self._kl_reward is None else self._kl_reward(stored)
         prepared = Preparation(self._engine, self._config)(sampled)
-        with self._saving(sampled):
+        with self._saving(stored):
             result = trainer.train(prepared.rows, self._version)
         priorities, divergences = self._judged(sampled, prepared, result)
         status = self._replay.ack(batch_id, rank=self._rank, world=self._world, priorities=priorities, divergences=divergences)

@@ -132,7 +132,7 @@ def test_values_that_contradict_each_other(overrides: list[str], message: str) -
         ("env.transient_failure_rate=1", r"env\.transient_failure_rate: Input should be less than 1 \(got 1\)"),
         ("reward.step_penalty=0.1", r"reward\.step_penalty: Input should be less than or equal to 0 \(got 0\.1\)"),
         ("replay.capacity=many", r"replay\.capacity: Input should be a valid integer.* \(got 'many'\)"),
-        ("loss.clip_high=1e39", r"loss\.clip_high: Input should be less than or equal to 1000000 \(got '1e39'\)"),
+        ("loss.clip_high=1e39", r"loss\.clip_high: Input should be less than or equal to 1000000 \(got 1e[+]39\)"),
         ("learner=3", r"learner: .* \(got 3\)"),
         ("replay=null", r"replay: .* \(got None\)"),
         ("learner.lr=", r"learner\.lr: Input should be a valid number \(got None\)"),

@@ -51,3 +51,15 @@ def test_reset_forgets() -> None:
     guard = settled(4.0)
     guard.reset()
     assert guard.allows(100.0)
+
+
+def test_steps_without_a_gradient_do_not_shut_out_the_ones_that_have_one() -> None:
+    guard = GradientGuard(5.0)
+    for _ in range(20):
+        guard.record(0.0)
+    assert guard.allows(1e6)
+    for _ in range(10):
+        guard.record(1.0)
+        guard.record(0.0)
+    assert guard.allows(4.9)
+    assert not guard.allows(5.1)
