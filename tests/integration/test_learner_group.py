@@ -18,13 +18,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from cacherl.codec import encode_group
 from cacherl.config import RunConfig, parse_config
 from cacherl.durable import WrittenFile
-from cacherl.errors import LearnerError
+from cacherl.errors import LearnerError, NotFiniteError
 from cacherl.policy import WeightManifest
+from cacherl.trajectory import TrajectoryGroup
 from learner.checkpoint import take_reports
 from learner.group import LearnerGroup
 from learner_data import group, tiny_model, trajectory
+from replay_service.archive import read_archive
 from replay_service.keys import Keys
 from replay_service.server import ReplayServer
 from replay_service.store import Replay
@@ -199,6 +202,28 @@ async def test_a_batch_shrinks_with_evicted_groups_and_an_empty_one_is_an_error(
     learner.lose(*(entry.group_id for entry in plan.entries))
     with pytest.raises(LearnerError, match="nothing to train on"):
         await learner.group.update("b2")
+
+
+async def test_a_loss_that_is_no_number_ends_every_rank_with_its_batch_saved(start: Any) -> None:
+    two = await start("diverging", workers=2, zero_stage=1, lr=1e30)
+    two.push()
+    await two.group.update("b1")  # the last step that there is a number for
+    with pytest.raises(
+        NotFiniteError, match=r"update 2: the loss is not finite; .* its batch is in .*not-finite-2-rank-\d\.crlp"
+    ):
+        await two.group.update("b2")
+    await two.group.close()  # which lets the other rank finish its file
+    saved = [dict(_by_id(two.logs / f"not-finite-2-rank-{rank}.crlp")) for rank in range(2)]
+    assert saved[0].keys() | saved[1].keys() == {f"g{index}" for index in range(GROUPS)}
+    assert not saved[0].keys() & saved[1].keys()
+    (held,) = two.replay.fetch(["g3"])
+    assert held is not None
+    (kept,) = [shard["g3"] for shard in saved if "g3" in shard]
+    assert encode_group(kept) == encode_group(held)
+
+
+def _by_id(path: Path) -> Iterator[tuple[str, TrajectoryGroup]]:
+    return ((one.group_id, one) for _, one in read_archive(path))
 
 
 async def test_a_rank_that_dies_is_named_and_close_leaves_no_process(start: Any) -> None:
