@@ -134,11 +134,12 @@ def _named(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     names: dict[str, str] = {}
     named: list[Mapping[str, Any]] = []
     for message in messages:
-        names |= {call["id"]: call.get("function", call)["name"] for call in message.get("tool_calls") or () if "id" in call}
+        calls = message.get("tool_calls") or ()
+        names |= {call["id"]: call.get("function", call)["name"] for call in calls if call.get("id") is not None}
         answered = message.get("tool_call_id")
         if names and answered is not None and answered not in names:
             raise ValueError(f"tool_call_id {answered!r} is the id of no call before it")
-        named.append({"name": names[answered], **message} if answered in names else message)
+        named.append({**message, "name": message.get("name") or names[answered]} if answered in names else message)
     return named
 
 

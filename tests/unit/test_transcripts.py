@@ -75,7 +75,12 @@ def test_what_chat_apis_write_in_other_words_is_the_same_conversation(tmp_path: 
     """A result under its call's id instead of a name, and content in parts."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
     tokenizer.chat_template = tokenizer.chat_template.replace("message['content']", "message.name ~ ' ' ~ message['content']")
-    result = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "bl"}, {"type": "text", "text": "ue"}]}
+    result = {
+        "role": "tool",
+        "name": None,
+        "tool_call_id": "c1",
+        "content": [{"type": "text", "text": "bl"}, {"type": "text", "text": "ue"}],
+    }
     path = written(tmp_path, {"messages": [USER, CALL, TOOL, ANSWER]}, {"messages": [USER, CALL_1, result, ANSWER]})
     plain, other = read_transcripts(path, tokenizer, action_format("hermes"), max_length=1000, limit=9)
     assert other.token_ids.tolist() == plain.token_ids.tolist()
