@@ -188,7 +188,7 @@ async def test_tokens_that_read_as_another_text_are_refused(
     """A tokenizer of as many tokens, which would teach nonsense without a word."""
     from dataclasses import replace
 
-    ids = [*tokenizer.encode("the answer is blue"), tokenizer.eos_token_id]
+    ids = [*tokenizer.encode("the is the"), tokenizer.eos_token_id]
     made = group(np.random.default_rng(0), "g0", size=2).trajectories[1]
     start = made.turns[0].completion[0]
     span = (start, start + len(ids))
@@ -209,11 +209,11 @@ async def test_tokens_that_read_as_another_text_are_refused(
 
     archive = tmp_path / "pool.bin"
     settings = config(source="replay", path=archive, prefill=archive)
-    write_archive(archive, [(1.0, saying("the answer is blue"))])
+    write_archive(archive, [(1.0, saying("the is the"))])
     assert len(await load_demonstrations(settings, source, base)) == 1
     write_archive(archive, [(1.0, saying("river the what"))])
     with pytest.raises(
-        ConfigError, match=r"path: group g0 is of a model with another tokenizer.*'river the what'.*'the answer is"
+        ConfigError, match=r"path: group g0 is of a model with another tokenizer.*'river the what'.*'the is the'"
     ):
         await load_demonstrations(settings, source, base)
     with ReplayServer(tmp_path / "server") as server, Replay(server.url, "new", settings.replay) as new:
