@@ -9,7 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +267,7 @@ class Launch:
             await self._score_pool(replay)
             if config.warm_start.prefill is not None and not directory.resumed:
                 await self._prefill(replay, warm_start.model)
-            spec = self._worker_spec(warm_start.model, url, namespace)
+            spec = self._worker_spec(warm_start.model, url, namespace, governor)
             pool = ActorPool(spec, namespace=session, placement=placement.actors, on_restart=monitor.note)
             stack.push_async_callback(pool.close)
             monitor.enter("starting engines", f"{config.actors.count} vLLM engines")
@@ -359,10 +359,14 @@ class Launch:
             config.governor, batch_size=config.learner.batch_size, update_frequency=config.replay.update_frequency
         )
 
-    def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str) -> WorkerSpec:
+    def _worker_spec(self, model: Path, replay_url: str, replay_namespace: str, governor: ReplayGovernor | None) -> WorkerSpec:
+        config = self.config
+        if governor is not None:  # who opens the pool sets its rules, and must not take back what was decided before a resume
+            settings = replace(config.replay, update_frequency=governor.update_frequency)
+            config = config.model_copy(update={"replay": settings})
         return WorkerSpec(
             name="actor",
-            config=self.config,
+            config=config,
             model=model,
             replay_url=replay_url,
             replay_namespace=replay_namespace,
