@@ -12,16 +12,13 @@ from cacherl.errors import ReplayError
 from cacherl.metrics import lookup
 from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Condition, Finding, Observation, Window, Windowed
 
-
 Metrics = Mapping[str, float]
 
 
 def too_high(window: Window[Metrics]) -> Sequence[Finding]:
     """A finding for each of 'a' and 'b' above 1."""
     (metrics,) = window.last
-    return [
-        Finding(text=f"{name} is {metrics[name]:g}.", subject=name) for name in ("a", "b") if metrics.get(name, 0.0) > 1
-    ]
+    return [Finding(text=f"{name} is {metrics[name]:g}.", subject=name) for name in ("a", "b") if metrics.get(name, 0.0) > 1]
 
 
 def of_each(judge: Callable[[Window[Metrics]], Sequence[Finding]]) -> Condition:
