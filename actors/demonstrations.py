@@ -27,7 +27,7 @@ async def demonstrate(
     """Let agent number i play task number i, for every task; without rewards, which imitation does not need.
 
     Raises:
-        EnvironmentFault: an environment failed.
+        AgentError, EnvironmentFault: an agent or an environment failed.
     """
     played = []
     for index, task in enumerate(tasks):

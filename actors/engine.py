@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,14 +88,22 @@ class Engine:
         Raises:
             EngineError: vLLM refused the model or the settings.
         """
+        # An error that is kept since this import keeps the present frame, and so whatever it holds, until the interpreter ends.
+        # Were the engine among it, vLLM's object would outlive `close`, and fail when its modules are taken apart before it.
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        def load() -> AsyncLLM:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**_engine_args(settings)))
+
+        return await cls._started(load, settings)
+
+    @classmethod
+    async def _started(cls, load: Callable[[], AsyncLLM], settings: EngineSettings) -> Engine:
         name_sockets_apart()
         try:
-            args = AsyncEngineArgs(**_engine_args(settings))
             # In a thread: it takes long, and who gives up on it meanwhile must be able to say so (`abandon_start`).
-            engine = cls(await asyncio.to_thread(AsyncLLM.from_engine_args, args), settings)
+            engine = cls(await asyncio.to_thread(load), settings)
         except (RuntimeError, ValueError, OSError) as error:
             unname_sockets()
             raise EngineError(f"vLLM could not start on {settings.model}: {error}") from error

@@ -100,7 +100,7 @@ class Episode:
         """Run the episode, without rewards; whatever the policy or the tools do ends in a recorded status, not in an exception.
 
         Raises:
-            EngineError, EnvironmentFault: infrastructure failed; the member may be tried again.
+            EngineError, AgentError, EnvironmentFault: whoever acts, or infrastructure, failed; the member may be tried again.
             DeadlineExceeded: the limit passed before there was even one completion.
             ConfigError: the task's prompt leaves no room for a completion.
         """

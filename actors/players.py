@@ -60,7 +60,8 @@ class AgentPlayer:
         def act() -> str:
             return self.agent.act(member.task, remembering.history)
 
-        policy = ScriptedPolicy(act, self.chat.completion_ids, source=self.source)
+        who = f"{type(self.agent).__name__} of {member.trajectory_id}"
+        policy = ScriptedPolicy(act, self.chat.completion_ids, who=who, source=self.source)
         player = PolicyPlayer(policy=policy, chat=self.chat, sampling=self.sampling, limits=self.limits)
         return await player.play(member, remembering)
 

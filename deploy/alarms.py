@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from cacherl.errors import CacheRLError
+from cacherl.stateful import Stateful
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +56,24 @@ class Finding:
     subject: str = ""
 
 
-class Condition(Protocol):
-    """What is wrong after an update. Called once for every update, in order, so it may keep a window of its own."""
+class Condition(Stateful, Protocol):
+    """What is wrong after an update. Called once for every update, in order; what it remembers of them is its state."""
 
     def __call__(self, observation: Observation) -> Sequence[Finding] | None:
         """The findings, at most one a subject; empty where nothing is wrong, None while too little is known to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Generic[Measured]):
+    """Measurements, oldest first.
+
+    Attributes:
+        last: of the last updates.
+        first: of the first updates of the run. As many, unless a resumed run has another `Windowed.length` than before.
+    """
+
+    last: tuple[Measured, ...]
+    first: tuple[Measured, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,24 +82,34 @@ class Windowed(Generic[Measured]):
 
     Attributes:
         length: updates that `judge` looks at.
-        measure: what of an update's metrics counts; None if they lack it, and then the update is not part of the window.
-        judge: the findings in `length` measurements, oldest first. Called after every update that was measured once there are
-            so many, in order, so it may remember how it began.
+        measure: what of an update's metrics counts, as JSON knows it; None if they lack it, and then the update is not part of
+            the window.
+        judge: the findings in the last `length` measurements, which may be compared with the first ones.
     """
 
     length: int
     measure: Callable[[Mapping[str, float]], Measured | None]
-    judge: Callable[[Sequence[Measured]], Sequence[Finding]]
-    _window: deque[Measured] = field(default_factory=deque)
+    judge: Callable[[Window[Measured]], Sequence[Finding]]
+    _first: tuple[Measured, ...] = ()
+    _last: tuple[Measured, ...] = ()
 
     def __call__(self, observation: Observation) -> Sequence[Finding] | None:
         value = self.measure(observation.metrics)
         if value is None:  # nothing to judge in this update, whatever the window holds
             return ()
-        self._window.append(value)
-        if len(self._window) > self.length:
-            self._window.popleft()
-        return self.judge(tuple(self._window)) if len(self._window) == self.length else None
+        self._last = (*self._last, value)[-self.length :]
+        if len(self._last) < self.length:
+            return None
+        self._first = self._first or self._last
+        return self.judge(Window(last=self._last, first=self._first))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The measurements that are kept."""
+        return {"first": list(self._first), "last": list(self._last)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, also from that of another length."""
+        self._first, self._last = tuple(state["first"]), tuple(state["last"])
 
 
 class Evidence(Protocol):
@@ -164,7 +187,7 @@ class AlarmBoard:
     def check(self, observation: Observation) -> Verdict:
         """Judge an update; to be called for every one, in order. Blocks while evidence is collected.
 
-        An alarm whose condition cannot say stays as it is: after a resume, until its window is full again.
+        An alarm whose condition cannot say stays as it is: after a resume with a longer window, until that is full.
         """
         judged = [(alarm, alarm.condition(observation)) for alarm in self.alarms]
         found = {(alarm.name, finding.subject): (alarm, finding) for alarm, findings in judged for finding in findings or ()}
@@ -179,13 +202,21 @@ class AlarmBoard:
         return Verdict(metrics=self._metrics(), events=events)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is raised, and what has ever been: a resumed run does not raise it again."""
-        return {"raised": [[*key, since] for key, since in self._raised.items()], "known": list(self._known)}
+        """What is raised, what has ever been, and what every condition remembers: a resumed run judges as if it went on."""
+        return {
+            "raised": [[*key, since] for key, since in self._raised.items()],
+            "known": list(self._known),
+            "conditions": {alarm.name: alarm.condition.state_dict() for alarm in self.alarms},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what an earlier session had raised."""
+        """Take over from an earlier session; alarms that it did not have begin at the beginning."""
         self._raised = {(name, subject): since for name, subject, since in state["raised"]}
         self._known = dict.fromkeys(state["known"])
+        remembered = state.get("conditions", {})
+        for alarm in self.alarms:
+            if alarm.name in remembered:
+                alarm.condition.load_state_dict(remembered[alarm.name])
 
     def _metrics(self) -> dict[str, float]:
         raised = {name for name, _ in self._raised}

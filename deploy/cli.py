@@ -54,9 +54,9 @@ def resume(
     overrides: Overrides = None,
 ) -> None:
     """Go on with a run from its newest checkpoint, with its own config and what may be changed of it."""
-    config_of(run_dir, otherwise="begin a new run from a checkpoint's policy (model.path=…/step-…/policy)")
     place = [f"run.dir={run_dir.resolve().parent}", f"run.name={run_dir.resolve().name}", "run.if_exists=resume"]
-    _train(load_config(run_file(run_dir, CONFIG_FILE), [*(overrides or ()), *place]))
+    otherwise = "give others (KEY=VALUE), or begin a new run from a checkpoint's policy (model.path=…/step-…/policy)"
+    _train(config_of(run_dir, [*(overrides or ()), *place], otherwise=otherwise))
 
 
 app.command()(tune)

@@ -36,9 +36,9 @@ from deploy.panel import Panel
 from deploy.priority import FreshPriority
 from deploy.ray_metrics import RayMetricSink
 from deploy.report import write_report
-from deploy.rescore import fingerprint, rescore_pool
+from deploy.rescore import fingerprint, rescore_run
 from deploy.reward_hacking import reward_hacking_alarm
-from deploy.run_dir import RunDirectory, RunIdentity, sole_session
+from deploy.run_dir import RunDirectory, RunIdentity, note_reward, sole_session
 from deploy.run_view import RunView
 from deploy.shipping import secrets_to_ship
 from deploy.tasks import TaskStream, held_out_tasks
@@ -319,16 +319,17 @@ class Launch:
 
     async def _score_pool(self, replay: Replay) -> None:
         """What an earlier session left in the pool gets the rewards of this one, if the reward was edited in between."""
-        mark = fingerprint(self.config)
-        if self.directory.resumed and self.directory.scored_with != mark:
+        folder, mark = self.directory.path, fingerprint(self.config)
+        if not self.directory.resumed:
+            note_reward(folder, mark)
+        elif self.directory.scored_with != mark:
             self.monitor.show(waiting_for="the pool to be re-scored with the edited reward")
-            self.directory.scored_with = None  # until all of it is, whatever the next session asks for
-            result = await asyncio.to_thread(rescore_pool, replay, self.config, leased_too=True)
+            result = await asyncio.to_thread(rescore_run, folder, replay, self.config, alone=True)
+            missing = "with scores missing that the judge did not give, which the next resume asks for again"
             self.monitor.note(
                 f"the reward was edited: {result.rescored} groups re-scored, {result.dropped} without a gradient dropped"
-                + (f", {result.unjudged} with scores missing that the judge did not give" if result.unjudged else "")
+                + (f", {result.unjudged} {missing}" if result.unjudged else "")
             )
-        self.directory.scored_with = mark
 
     async def _prefill(self, replay: Replay, model: Path) -> None:
         self.monitor.show(waiting_for=f"the pool to be filled from {self.config.warm_start.prefill}")

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from cacherl.alarm_settings import LearnerAlarmsSection
-from deploy.alarms import Alarm, Condition, Finding, Windowed
+from deploy.alarms import Alarm, Condition, Finding, Window, Windowed
 
 #: k3 to the sampling policies below which replayed data are close enough, however much it grew. FreshPER (arXiv 2604.16918)
 #: calls less than 0.1 healthy; single updates of sound demo runs reach 0.017.
 _HARMLESS_KL = 0.03
-#: What is wrong with the latest values of a metric, oldest first, as the rest of a sentence about it; None while all is well.
-Judge = Callable[[Sequence[float]], str | None]
+#: What is wrong with the values of a metric, as the rest of a sentence about it; None while all is well.
+Judge = Callable[[Window[float]], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOutside:
-    """Their mean lies outside [low, high]."""
+    """The mean of the last ones lies outside [low, high]."""
 
     low: float = float("-inf")
     high: float = float("inf")
 
-    def __call__(self, values: Sequence[float]) -> str | None:
-        mean = fmean(values)
+    def __call__(self, values: Window[float]) -> str | None:
+        mean = fmean(values.last)
         if self.low <= mean <= self.high:
             return None
         limit = f"below {self.low:g}" if mean < self.low else f"above {self.high:g}"
-        return f"was {mean:.3g} on average of {len(values)} updates, {limit}"
+        return f"was {mean:.3g} on average of {len(values.last)} updates, {limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,59 +38,53 @@ class Surge:
     factor: float
     floor: float
 
-    def __call__(self, values: Sequence[float]) -> str | None:
-        *before, value = values
+    def __call__(self, values: Window[float]) -> str | None:
+        *before, value = values.last
         usual = median(before)
         if value <= max(self.factor * usual, self.floor):
             return None
         return f"is {value:.3g}, after a median of {usual:.3g} over {len(before)} updates"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FarBelowStart:
-    """The mean of all but the oldest is below `share` of the mean of all but the newest at the first call."""
+    """The mean of the last ones is below `share` of that of the first ones."""
 
     share: float
-    _start: float | None = None
 
-    def __call__(self, values: Sequence[float]) -> str | None:
-        if self._start is None:
-            self._start = fmean(values[:-1])
-        now = fmean(values[1:])
-        if now >= self.share * self._start:
+    def __call__(self, values: Window[float]) -> str | None:
+        start, now = fmean(values.first), fmean(values.last)
+        if now >= self.share * start:
             return None
-        return f"fell from {self._start:.3g} in the first {len(values) - 1} updates to {now:.3g}"
+        return f"fell from {start:.3g} in the first {len(values.first)} updates to {now:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Falling:
-    """The mean of their second half is `drop` below that of the first half."""
+    """The mean of the second half of the last ones is `drop` below that of the first half."""
 
     drop: float
 
-    def __call__(self, values: Sequence[float]) -> str | None:
-        half = len(values) // 2
-        before, after = fmean(values[:half]), fmean(values[half:])
+    def __call__(self, values: Window[float]) -> str | None:
+        half = len(values.last) // 2
+        before, after = fmean(values.last[:half]), fmean(values.last[half:])
         if before - after < self.drop:
             return None
-        return f"fell from {before:.3g} to {after:.3g} within {len(values)} updates"
+        return f"fell from {before:.3g} to {after:.3g} within {len(values.last)} updates"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The last one is more than `factor` times the first that was ever seen, and above `floor`."""
+    """The last one is more than `factor` times the first one, and above `floor`."""
 
     factor: float
     floor: float
-    _first: float | None = None
 
-    def __call__(self, values: Sequence[float]) -> str | None:
-        value = values[-1]
-        if self._first is None:
-            self._first = value
-        if value <= max(self.factor * self._first, self.floor):
+    def __call__(self, values: Window[float]) -> str | None:
+        first, value = values.first[0], values.last[-1]
+        if value <= max(self.factor * first, self.floor):
             return None
-        return f"grew from {self._first:.3g} to {value:.3g} at learning rate 0"
+        return f"grew from {first:.3g} to {value:.3g} at learning rate 0"
 
 
 def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
@@ -106,7 +100,7 @@ def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
         ),
         (
             "entropy_collapse",
-            _over("learner/entropy", window + 1, FarBelowStart(share=settings.entropy_share)),
+            _over("learner/entropy", window, FarBelowStart(share=settings.entropy_share)),
             "Set loss.entropy_coef, raise loss.clip_high or rollout.temperature; groups without variance teach nothing.",
         ),
         (
@@ -148,12 +142,12 @@ def learner_alarms(settings: LearnerAlarmsSection) -> list[Alarm]:
 
 
 def _over(metric: str, length: int, judge: Judge, *, at_rest: bool = False) -> Condition:
-    """`judge` on the last `length` values of a metric; `at_rest`: only on those at learning rate 0."""
+    """`judge` on `length` values of a metric at a time; `at_rest`: only on those at learning rate 0."""
 
     def measure(metrics: Mapping[str, float]) -> float | None:
         return None if at_rest and metrics.get("learner/lr") != 0 else metrics.get(metric)
 
-    def findings(values: Sequence[float]) -> Sequence[Finding]:
+    def findings(values: Window[float]) -> Sequence[Finding]:
         wrong = judge(values)
         return () if wrong is None else (Finding(text=f"{metric} {wrong}."),)
 

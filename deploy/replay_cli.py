@@ -22,7 +22,7 @@ from cacherl.errors import ConfigError
 from cacherl.replay_settings import ReplaySettings
 from cacherl.trajectory import TrajectoryGroup
 from deploy.run_config import config_of
-from deploy.run_dir import note_reward, read_identity
+from deploy.run_dir import held, read_identity
 from replay_service.archive import export_pool, import_pool
 from replay_service.contents import GroupInfo
 from replay_service.server import serving
@@ -186,16 +186,15 @@ def rescore(
 
     Group by group and all or nothing for each; interrupted, it goes on where it stopped when it is started again.
     """
-    from deploy.rescore import fingerprint, rescore_pool
+    from deploy.rescore import rescore_pool, rescore_run
 
     settings = load_config(config, overrides or ())
-    mark = fingerprint(settings)
     with _pool(run, namespace, url, config) as pool, _progress("re-scoring", quiet=as_json) as progress:
-        if run is not None:
-            note_reward(run, None)  # until all of it is
-        result = rescore_pool(pool, settings, progress=progress)
-        if run is not None:
-            note_reward(run, mark)
+        if run is None:
+            result = rescore_pool(pool, settings, progress=progress)
+        else:
+            with held(run) as alone:
+                result = rescore_run(run, pool, settings, alone=alone, progress=progress)
     _say(as_json, dataclasses.asdict(result))
 
 

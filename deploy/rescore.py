@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from actors.scoring import composer_of
 from cacherl.config import RunConfig
@@ -16,6 +17,7 @@ from cacherl.errors import DeadlineExceeded
 from cacherl.reward_settings import JUDGE_MISSING
 from cacherl.trajectory import TrajectoryGroup
 from deploy.priority import FreshPriority
+from deploy.run_dir import note_reward
 from envs.registry import load_source
 from replay_service.plan import RescoreStatus
 from replay_service.store import Replay
@@ -30,6 +32,10 @@ _LEASE_SLACK_S = 30.0
 _MEMORYLESS = ("advantage", "constant")
 
 Progress = Callable[[int, int], None]
+
+
+def unheeded(done: int, total: int) -> None:
+    """Progress that nobody is told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +57,7 @@ class RescoreResult:
     unjudged: int = 0
 
 
-def rescore_pool(
-    pool: Replay, config: RunConfig, *, progress: Progress = lambda done, total: None, leased_too: bool = False
-) -> RescoreResult:
+def rescore_pool(pool: Replay, config: RunConfig, *, progress: Progress = unheeded, leased_too: bool = False) -> RescoreResult:
     """Re-score every group that is in the pool now with the reward of `config`, at its full weights.
 
     Each group changes at once; one that a learner holds does when it is given back. Whoever calls again with the same settings
@@ -113,6 +117,26 @@ def rescore_pool(
         gone=counts["gone"],
         unjudged=len(unjudged),
     )
+
+
+def rescore_run(folder: Path, pool: Replay, config: RunConfig, *, alone: bool, progress: Progress = unheeded) -> RescoreResult:
+    """`rescore_pool` of the run in `folder`, which notes the reward that its groups have from now on.
+
+    It notes none while that is not all of them: until the end; when the judge gave some no score; and beside a session of the
+    run, whose actors push groups with the reward that it began with. A resume then re-scores what is left.
+
+    Args:
+        pool: of the run.
+        alone: no other process runs the run, so no learner holds groups either.
+
+    Raises:
+        As `rescore_pool`.
+    """
+    note_reward(folder, None)
+    result = rescore_pool(pool, config, progress=progress, leased_too=alone)
+    if alone and not result.unjudged:
+        note_reward(folder, fingerprint(config))
+    return result
 
 
 def _unfinished() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cacherl.alarm_settings import RewardHackingSection
 from cacherl.trajectory import Trajectory, TrajectoryGroup
-from deploy.alarms import Alarm, Finding, Observation, Windowed
+from deploy.alarms import Alarm, Finding, Observation, Window, Windowed
 
 NAME = "reward_hacking"
 #: Folder of the evidence within the run's folder.
@@ -23,6 +23,7 @@ REMEDY = (
 )
 
 _SHARE = "reward_batch/variance_share/"
+_SUCCESS = "rollout/success"
 #: Training success from which on it need not rise any more.
 _SOLVED = 0.95
 #: Trajectories that are written as evidence.
@@ -46,27 +47,21 @@ def reward_hacking_alarm(settings: RewardHackingSection, *, fetch: Fetch, run_di
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Update:
-    """One update of the window: component -> share of the variance within groups, and training success in [0, 1]."""
-
-    shares: Mapping[str, float]
-    success: float
-
-
-def hacking_condition(settings: RewardHackingSection) -> Windowed[_Update]:
+def hacking_condition(settings: RewardHackingSection) -> Windowed[Mapping[str, float]]:
     """Finds the auxiliary parts whose share of the variance within groups, mean over the window, is at least
     `variance_share`, unless success rose over the window or is near 1.
 
     An update in which no episode finished, or whose groups had no variance, is not part of the window.
     """
 
-    def judge(updates: Sequence[_Update]) -> Sequence[Finding]:
-        success = _halves(updates)
+    def judge(window: Window[Mapping[str, float]]) -> Sequence[Finding]:
+        updates = window.last
+        success = _halves([update[_SUCCESS] for update in updates])
         if success[1] >= _SOLVED or success[1] - success[0] > settings.min_rise:
             return ()
-        names = sorted({name for update in updates for name in update.shares} - set(settings.outcome_parts))
-        shares = {name: fmean(update.shares.get(name, 0.0) for update in updates) for name in names}
+        measured = {name.removeprefix(_SHARE) for update in updates for name in update if name.startswith(_SHARE)}
+        names = sorted(measured - set(settings.outcome_parts))
+        shares = {name: fmean(update.get(_SHARE + name, 0.0) for update in updates) for name in names}
         return [
             _finding(name, share, len(updates), success) for name, share in shares.items() if share >= settings.variance_share
         ]
@@ -74,9 +69,8 @@ def hacking_condition(settings: RewardHackingSection) -> Windowed[_Update]:
     return Windowed(length=settings.window, measure=_measured, judge=judge)
 
 
-def _halves(updates: Sequence[_Update]) -> tuple[float, float]:
+def _halves(successes: Sequence[float]) -> tuple[float, float]:
     """Mean success of the window's first and second half; the middle one of an odd number belongs to the second."""
-    successes = [update.success for update in updates]
     half = len(successes) // 2
     return fmean(successes[:half]), fmean(successes[half:])
 
@@ -91,10 +85,10 @@ def _finding(part: str, share: float, updates: int, success: tuple[float, float]
     )
 
 
-def _measured(metrics: Mapping[str, float]) -> _Update | None:
-    shares = {name.removeprefix(_SHARE): value for name, value in metrics.items() if name.startswith(_SHARE)}
-    success = metrics.get("rollout/success")
-    return None if success is None or not shares else _Update(shares=shares, success=success)
+def _measured(metrics: Mapping[str, float]) -> Mapping[str, float] | None:
+    """Training success, and every part's share of the variance within groups."""
+    shares = {name: value for name, value in metrics.items() if name.startswith(_SHARE)}
+    return {**shares, _SUCCESS: metrics[_SUCCESS]} if shares and _SUCCESS in metrics else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

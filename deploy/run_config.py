@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cacherl.config import RunConfig, load_config
@@ -9,10 +10,11 @@ from cacherl.errors import ConfigError
 from deploy.run_record import CONFIG_FILE, run_file
 
 
-def config_of(folder: Path, *, otherwise: str) -> RunConfig:
+def config_of(folder: Path, overrides: Sequence[str] = (), *, otherwise: str) -> RunConfig:
     """The settings that the run in `folder` was made with.
 
     Args:
+        overrides: put in the place of the run's before those are judged, so that they mend what is refused.
         otherwise: what the user can do but to change them, for the message.
 
     Raises:
@@ -20,7 +22,7 @@ def config_of(folder: Path, *, otherwise: str) -> RunConfig:
     """
     file = run_file(folder, CONFIG_FILE)
     try:
-        return load_config(file)
+        return load_config(file, overrides)
     except ConfigError as error:
         refused = str(error).replace("\n", "\n  ")
         raise ConfigError(

@@ -134,10 +134,6 @@ class RunDirectory:
         found = json.loads(path.read_text("utf-8"))["fingerprint"] if path.is_file() else None
         return None if found is None else str(found)
 
-    @scored_with.setter
-    def scored_with(self, fingerprint: str | None) -> None:
-        note_reward(self.path, fingerprint)
-
     def forget_after(self, version: int | None) -> None:
         """Remove what an earlier session recorded of updates after `version`, which will be made again; None: of all.
 
@@ -173,15 +169,29 @@ def sole_session(config: RunConfig) -> Iterator[None]:
     Raises:
         ConfigError: another process is running this run, or the folder cannot be made.
     """
-    path = config.run_dir.with_name(f".{config.run.name}.lock")
+    with held(config.run_dir) as alone:
+        if not alone:
+            raise ConfigError(f"run.name: {config.run_dir} is being run by another process; wait for it or stop it")
+        yield
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Hold a run's folder unless another process does; whether it is held now, so that nobody else runs the run.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    path = folder.expanduser().resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("a")
+        lock = path.with_name(f".{path.name}.lock").open("a")
     except OSError as error:
-        raise ConfigError(f"run.dir: {config.run_dir} cannot be written ({error})") from error
+        raise ConfigError(f"run.dir: {folder} cannot be written ({error})") from error
     with lock:
+        alone = True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(f"run.name: {config.run_dir} is being run by another process; wait for it or stop it") from None
-        yield
+            alone = False
+        yield alone

@@ -98,6 +98,12 @@ class RunRecord:
         """The run's own word, or 'unfinished' for a run that ended without one."""
         return str(self.summary.get("status", "unfinished"))
 
+    def points(self, metric: str) -> dict[int, float]:
+        """Optimizer step -> finite value of a metric, by rising steps; empty if it was never recorded."""
+        series = self.series.get(metric)
+        recorded = () if series is None else zip(series.steps, series.values, strict=True)
+        return dict(sorted((step, value) for step, value in recorded if value is not None))
+
 
 def read_run(run_dir: Path) -> RunRecord:
     """Read whatever of a run is there; a run that was killed may lack any of the files.

@@ -18,7 +18,8 @@ _SCORING = "ForSequenceClassification"
 class LocalModel:
     """The probability of the last label, or the sigmoid of the only one, as reward models have it.
 
-    The model is loaded at the first use, in float32 on the CPU. A transcript that is too long loses its beginning.
+    The model is loaded at the first use, in float32 on the CPU; one that cannot be loaded is not tried again. A transcript
+    that is too long loses its beginning.
 
     Raises:
         ConfigError: no model in `folder`, or one of another kind, whose scoring head would be made up of random numbers.
@@ -35,7 +36,7 @@ class LocalModel:
                 f"…{_SCORING}, or serve this one and ask it with reward.judge.backend endpoint"
             )
         self._lock = threading.Lock()
-        self._loaded: tuple[Any, Any] | None = None
+        self._loaded: tuple[Any, Any] | str | None = None
 
     def score(self, transcript: str, *, deadline_s: float) -> Judgement:
         """One forward pass; it cannot be interrupted, so `deadline_s` bounds only the caller's wait."""
@@ -44,12 +45,26 @@ class LocalModel:
             try:
                 return Judgement(self._probability(transcript))
             except (RuntimeError, ValueError, OSError, IndexError) as error:
-                raise JudgementError(f"{self._folder.name}: {error!r:.200}", final=True) from error
+                raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> JudgementError:
+        return JudgementError(f"{self._folder.name}: {error!r:.200}", final=True)
+
+    def _model(self) -> tuple[Any, Any]:
+        """Tokenizer and model; why there are none is kept as text, since an exception would hold on to every frame it met."""
+        if self._loaded is None:
+            try:
+                self._loaded = self._load()
+            except Exception as error:  # whatever a folder's config or weights make of the library
+                self._loaded = str(self._failure(error))
+        if isinstance(self._loaded, str):
+            raise JudgementError(self._loaded, final=True)
+        return self._loaded
 
     def _probability(self, transcript: str) -> float:
         import torch
 
-        tokenizer, model = self._loaded = self._loaded or self._load()
+        tokenizer, model = self._model()
         limit = min(getattr(model.config, "max_position_embeddings", None) or math.inf, tokenizer.model_max_length)
         ids = tokenizer(transcript, add_special_tokens=True)["input_ids"]
         ids = ids[-int(limit) :] if limit < len(ids) else ids

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ if "shelf" in sys.argv:
         """Take a value from the shelf."""
         note(f"drop {key}")
         return {"value": held.pop(key)}
+
+    @server.tool()
+    def stamp(key: str) -> dict[str, Any]:
+        """Put 0 on the shelf, and say when."""
+        note(f"stamp {key}")
+        held[key] = 0
+        return {"held": dict(held), "at": time.time_ns()}
 
     @server.tool()
     def vanish() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
 from pydantic import ValidationError
@@ -127,13 +127,15 @@ class FunctionToolkit:
         name: see `Toolkit`.
         tools: functions without state of their own; or a class that is made anew for every episode, with its `Task`, and whose
             methods are tools that share its state.
+        varying: see `Toolkit`; 'value' is the field of an answer that is no object.
 
     Raises:
         ValueError: there is no tool among them, or two have one name.
     """
 
-    def __init__(self, name: str, tools: Sequence[FunctionTool] | type) -> None:
+    def __init__(self, name: str, tools: Sequence[FunctionTool] | type, *, varying: Collection[str] = ()) -> None:
         self.name = name
+        self.varying = frozenset(varying)
         self._owner = tools if isinstance(tools, type) else None
         found = [getattr(tools, attribute) for attribute in dir(tools)] if isinstance(tools, type) else tools
         marked = [(item.spec.name, item) for item in found if isinstance(item, FunctionTool)]

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Answers that may be another one the next time: request timeout, too early, too many requests. So may every 5xx.
 _PASSING = frozenset({408, 425, 429})
-#: Parts of a path that mean another folder, however they are quoted.
-_DOTS = frozenset({".", ".."})
+#: Parts of a path that lead to another folder, however they are quoted.
+_ELSEWHERE = frozenset({"", ".", ".."})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class HttpTool:
     """One endpoint.
 
     Attributes:
-        url: may name arguments as '{city}'; they are quoted, '.' and '..' refused, so none can lead elsewhere.
+        url: may name arguments as '{city}'; they are quoted; '', '.' and '..' refused, so none can lead elsewhere.
         method: the other arguments go into the query of a GET or DELETE, and as JSON into the body of the rest.
         headers: are sent and never shown, recorded or logged.
         timeout_s: seconds of a call, from the beginning to the last byte.
@@ -92,6 +92,11 @@ class HttpToolkit:
         self._background: BackgroundLoop | None = None
         self._client: httpx.AsyncClient | None = None
 
+    @property
+    def varying(self) -> frozenset[str]:
+        """None: what changes nothing is never called again."""
+        return frozenset()
+
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(item.spec for item in self._tools.values())
 
@@ -120,8 +125,8 @@ class HttpToolkit:
     async def _request(self, item: HttpTool, arguments: Mapping[str, Any]) -> ToolResult:
         if self._client is None:
             self._client = httpx.AsyncClient(cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())))
-        if elsewhere := [name for name in item.in_path if str(arguments[name]) in _DOTS]:
-            return ToolResult(error=f"{elsewhere[0]} must not be . or ..")
+        if elsewhere := sorted(name for name in item.in_path if str(arguments[name]) in _ELSEWHERE):
+            return ToolResult(error=f"{elsewhere[0]} must not be empty, . or ..")
         url = item.url.format(**{name: quote(str(arguments[name]), safe="") for name in item.in_path})
         rest = {name: value for name, value in arguments.items() if name not in item.in_path}
         in_query = item.method in ("GET", "DELETE")

@@ -47,6 +47,7 @@ class McpToolkit:
         server: command and arguments of a server on stdio, or the URL of one.
         env: further environment variables of the command; it inherits no more than PATH, HOME and the like.
         read_only: tools that change nothing; None: those that the server hints are.
+        varying: see `Toolkit`; 'text' is the field of an answer that is text alone.
         timeout_s: seconds of a call, and of connecting.
 
     Raises:
@@ -60,6 +61,7 @@ class McpToolkit:
         *,
         env: Mapping[str, str] | None = None,
         read_only: Collection[str] | None = None,
+        varying: Collection[str] = (),
         timeout_s: float = 30.0,
     ) -> None:
         try:
@@ -69,6 +71,7 @@ class McpToolkit:
                 f"toolkit {name!r}: MCP servers need the package mcp; pip install '.[mcp]' in the project's folder"
             ) from None
         self.name = name
+        self.varying = frozenset(varying)
         self._server = server
         self._env = dict(env or {})
         self._read_only = read_only

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from cacherl.errors import ConfigError
@@ -36,6 +36,10 @@ class Toolkit(Protocol):
     @property
     def name(self) -> str:
         """Unique among toolkits that share a tool-result cache."""
+
+    @property
+    def varying(self) -> Collection[str]:
+        """Fields of answers, at any depth, whose values are others each time, as times are, and tell nothing of the state."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools; may have to ask a server.

@@ -9,6 +9,7 @@ from typing import Any
 
 from cacherl.errors import EnvironmentFault
 from envs.base import Task
+from envs.live.again import difference
 from envs.live.toolkit import Toolkit, ToolSession
 from envs.simulator import ToolResult
 from envs.tool_cache.cache import ToolCache
@@ -18,7 +19,7 @@ from envs.world import Served, state_hash
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A call that may have changed the state, and the recorded result it was answered with; None: not known any more."""
+    """A call that may have changed the state, and the result it was answered with; None: not known any more."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -30,8 +31,8 @@ class LiveTools:
 
     A live world cannot be looked into, so its state is known by the calls that may have changed it (those of tools that are not
     read-only): the whole list of them is the state in every key. What was served from recordings has not happened in the live
-    world; before the first live call it is made up for, and must come out as recorded. So are all changes where a session has
-    broken off and another is opened.
+    world; before the first live call it is made up for, and must come out as it did, but for `Toolkit.varying`. So are all
+    changes where a session has broken off and another is opened.
 
     After a failed call of a tool that is not read-only nobody knows the state: nothing more is served, and nothing recorded.
     """
@@ -51,7 +52,7 @@ class LiveTools:
 
         Raises:
             NoResultError: see `World.call`.
-            EnvironmentFault: the live world does not do again what was recorded.
+            EnvironmentFault: the live world does not do again what it did.
         """
         begin = time.monotonic()
         if self._cache is None or self._uncertain:
@@ -118,10 +119,11 @@ class LiveTools:
             except BaseException:
                 self._uncertain = True
                 raise
-            expected = change.result
-            if expected is not None and (result.content, result.error) != (expected.content, expected.error):
+            before, varying = change.result, self._toolkit.varying
+            if before is not None and (place := difference(before, result, varying=varying)) is not None:
                 raise EnvironmentFault(
-                    f"tool {change.tool!r} of toolkit {self._toolkit.name!r} answered otherwise than recorded: its world does "
-                    "not begin in the same state every time; record it anew, or switch env.tool_cache off"
+                    f"tool {change.tool!r} of toolkit {self._toolkit.name!r}, called again in a new session, answered "
+                    f"otherwise in {place!r}: its world does not begin in the same state every time (record it anew, or switch "
+                    "env.tool_cache off), or the field is another one each time (name it in the toolkit's varying=[…])"
                 )
             self._happened += 1

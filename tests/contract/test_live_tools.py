@@ -111,8 +111,9 @@ def test_arguments_stay_within_their_place_in_the_url(weather: Weather) -> None:
     acted(make_weather(section()), [escape])
     assert weather.requests == ["/warmth/..%2Fx%3Funit%3Dk%23?unit=f%26city%3Drome"]
     for city, error in (
-        ("..", "city must not be . or .."),
-        (".", "city must not be . or .."),
+        ("", "city must not be empty, . or .."),
+        ("..", "city must not be empty, . or .."),
+        (".", "city must not be empty, . or .."),
         ("😀" * 8000, "the arguments are too long"),
     ):
         steps = acted(make_weather(section()), [PlannedCall(name="warmth", arguments={"city": city})])
@@ -167,6 +168,7 @@ class Shelf:
 
     toolkit: McpToolkit
     calls: Path
+    command: list[str]
 
     def source(self, mode: str = "record_replay") -> LiveSource:
         return LiveSource(section(mode=mode), "shelf", [self.toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")])
@@ -178,7 +180,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     calls = tmp_path_factory.mktemp("shelf") / "calls.txt"
     calls.touch()
     command = [sys.executable, str(MCP_SERVER), "shelf"]
-    return Shelf(McpToolkit("shelf", command, env={"MCP_CALLS": str(calls)}, timeout_s=30), calls)
+    return Shelf(McpToolkit("shelf", command, env={"MCP_CALLS": str(calls)}, timeout_s=30), calls, command)
 
 
 def put(key: str, value: int) -> PlannedCall:
@@ -194,6 +196,7 @@ def test_an_mcp_server_with_state_begins_anew_in_every_episode(shelf: Shelf) -> 
         ("put", False),
         ("look", True),
         ("drop", False),
+        ("stamp", False),
         ("vanish", False),
     ]
     assert told(acted(source, [put("a", 1), LOOK])) == [('{"held":{"a":1}}', None, "live")] * 2
@@ -223,6 +226,18 @@ def test_a_server_that_dies_costs_one_call_and_its_successor_is_brought_up_to_da
     assert [steps[2].messages[0].content, steps[4].messages[0].content] == ['{"held":{"a":1}}', '{"held":{"a":1,"b":2}}']
     made = shelf.calls.read_text().removeprefix(before).split("\n")
     assert made == ["put a 1", "vanish", "put a 1", "look", "vanish", "put a 1", "put b 2", ""]
+
+
+@pytest.mark.parametrize("varying", [(), ("at",)])
+def test_a_successor_may_answer_otherwise_in_the_fields_that_vary(shelf: Shelf, varying: tuple[str, ...]) -> None:
+    toolkit = McpToolkit("stamps", shelf.command, varying=varying, timeout_s=30)
+    source = LiveSource(section(), "shelf", [toolkit], [LiveTask(prompt="Fill the shelf.", answer="1")])
+    calls = [PlannedCall(name="stamp", arguments={"key": "a"}), VANISH, LOOK]
+    if varying:
+        assert told(acted(source, calls))[2] == ('{"held":{"a":0}}', None, None)
+    else:
+        with pytest.raises(EnvironmentFault, match=r"^tool 'stamp' of toolkit 'stamps', called again .* otherwise in 'at': "):
+            acted(source, calls)
 
 
 def test_an_endpoint_that_never_comes_to_an_end_is_a_time_out(weather: Weather) -> None:

@@ -26,7 +26,7 @@ from deploy.launch import Launch
 from deploy.priority import FreshPriority
 from deploy.replay_cli import app
 from deploy.rescore import RescoreResult, fingerprint, rescore_pool
-from deploy.run_dir import RunDirectory, RunIdentity
+from deploy.run_dir import RunDirectory, RunIdentity, held, note_reward
 from reward_data import bad, calls, episode, good
 from rewards.composer import Composer
 
@@ -238,11 +238,11 @@ class Stopped(Exception):
     pass
 
 
-def resumed(tmp_path, path) -> Launch:
-    """A further session of the run in `tmp_path`, with the reward of the config at `path`."""
+def resumed(tmp_path, path, notes=None) -> Launch:
+    """A further session of the run in `tmp_path`, with the reward of the config at `path`; its notes go to `notes`."""
     place = [f"run.dir={tmp_path}", "run.name=mine", "run.if_exists=resume"]
     config = load_config(path, place)
-    monitor = SimpleNamespace(show=lambda **_: None, note=lambda _: None)
+    monitor = SimpleNamespace(show=lambda **_: None, note=[].append if notes is None else notes.append)
     return Launch(config=config, directory=RunDirectory(config), monitor=monitor, source=None, checkpoint=None)
 
 
@@ -250,17 +250,17 @@ def test_a_session_killed_while_it_rescores_leaves_a_pool_that_the_old_reward_re
     old, new = config_of(OLD, tmp_path, "old"), config_of(NEW, tmp_path, "new")
     pool, untouched = fill(make_pool("edited", seed=3), old, 8), fill(make_pool(seed=3), old, 8)
     editor = make_pool("edited")
-    resumed(tmp_path, old).directory.scored_with = fingerprint(load_config(old))
+    note_reward(resumed(tmp_path, old).directory.path, fingerprint(load_config(old)))
 
     def stopped(*args, **kwargs):
         def progress(done: int, total: int) -> None:
             if done == 4:
                 raise Stopped
 
-        return rescore_pool(*args, progress=progress, **kwargs)
+        return rescore_pool(*args, **{**kwargs, "progress": progress})
 
     with monkeypatch.context() as patch:
-        patch.setattr("deploy.launch.rescore_pool", stopped)
+        patch.setattr("deploy.rescore.rescore_pool", stopped)
         with pytest.raises(Stopped):
             asyncio.run(resumed(tmp_path, new)._score_pool(editor))
     assert contents(pool) != contents(untouched)
@@ -269,12 +269,46 @@ def test_a_session_killed_while_it_rescores_leaves_a_pool_that_the_old_reward_re
     assert_same(pool, untouched)
 
 
+def test_what_a_judge_did_not_score_is_asked_for_at_the_next_resume(make_pool, tmp_path):
+    judge = {"weight": 0.1, "url": "http://127.0.0.1:9/v1", "model": "grader", "deadline_s": 1.0, "retries": 0}
+    old, judged = config_of(OLD, tmp_path, "old"), config_of({**NEW, "judge": judge}, tmp_path, "judged")
+    pool = fill(make_pool("edited", seed=1), old, 2)
+    note_reward(resumed(tmp_path, old).directory.path, fingerprint(load_config(old)))
+    notes: list[str] = []
+    for _ in range(2):
+        asyncio.run(resumed(tmp_path, judged, notes)._score_pool(pool))
+    asked = (
+        "the reward was edited: 2 groups re-scored, 0 without a gradient dropped, 2 with scores missing that the judge did not"
+    )
+    assert [note.startswith(asked) for note in notes] == [True, True]
+
+
+def test_beside_a_session_the_command_leaves_the_rest_to_the_next_resume(make_pool, server, tmp_path):
+    """What the session pushed since has the reward that it began with."""
+    old, new = config_of(OLD, tmp_path, "old", url=server.url), config_of(NEW, tmp_path, "new", url=server.url)
+    pool, fresh = fill(make_pool("edited", seed=3), old, 5), fill(make_pool(seed=3), new, 5, extra=[played(7)])
+    directory = resumed(tmp_path, old).directory
+    directory.identity(RunIdentity(run_id="r", replay_namespace="edited"))
+    note_reward(directory.path, fingerprint(load_config(old)))
+    with held(directory.path) as alone:
+        assert alone
+        command = ["rescore", "--run", str(directory.path), "-c", str(new), "--json"]
+        assert json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)["rescored"] == 5
+        fill(pool, old, 0, extra=[played(7)])
+    assert directory.scored_with is None
+    notes: list[str] = []
+    asyncio.run(resumed(tmp_path, new, notes)._score_pool(make_pool("edited")))
+    assert notes == ["the reward was edited: 1 groups re-scored, 0 without a gradient dropped"]
+    assert directory.scored_with == fingerprint(load_config(new))
+    assert_same(pool, fresh)
+
+
 def test_a_run_knows_when_its_pool_was_rescored_by_the_command(make_pool, server, tmp_path):
     old, new = config_of(OLD, tmp_path, "old", url=server.url), config_of(NEW, tmp_path, "new", url=server.url)
     pool, untouched = fill(make_pool("edited", seed=3), old, 5), fill(make_pool(seed=3), old, 5)
     directory = resumed(tmp_path, old).directory
     directory.identity(RunIdentity(run_id="r", replay_namespace="edited"))
-    directory.scored_with = fingerprint(load_config(old))
+    note_reward(directory.path, fingerprint(load_config(old)))
     command = ["rescore", "--run", str(directory.path), "-c", str(new), "--json"]
     answer = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
     assert (answer["rescored"], directory.scored_with) == (5, fingerprint(load_config(new)))

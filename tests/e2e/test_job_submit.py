@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support import PROJECT, free_port
+from support import PROJECT, MarkedProcess, free_port
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -20,24 +22,25 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment to talk to a one-node cluster started with `ray start --head`."""
-    port, dashboard = free_port(), free_port()
-    env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    env.pop("RAY_ADDRESS", None)
-    command = [
-        RAY,
-        "start",
-        "--head",
-        f"--port={port}",
-        f"--dashboard-port={dashboard}",
-        "--num-cpus=2",
-        "--disable-usage-stats",
-    ]
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=90)
-    yield {**env, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
-    subprocess.run([RAY, "stop", "--force"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Environment to talk to a one-node cluster started with `ray start --head`.
+
+    The command holds it and ends it, since `ray stop` ends every cluster of the user; its folder is its own, since Ray notes in
+    it which cluster is the current one.
+    """
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PATH": path}
+    dashboard = free_port()
+    ports = [f"--port={free_port()}", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={free_port()}"]
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # a short path: sockets are named in it
+        command = [RAY, "start", "--head", "--block", *ports, f"--temp-dir={folder}", "--num-cpus=2", "--disable-usage-stats"]
+        cluster = MarkedProcess(command, env, output=tmp_path / "ray-start.txt").start()
+        cluster.wait_for(lambda: "block forever" in cluster.text(), "the cluster to run", 90)
+        yield {**os.environ, **env, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
+        cluster.send(signal.SIGTERM)
+        cluster.wait(60)
+        assert cluster.leftovers()[0] == {}
 
 
 def submit(entrypoint: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import zlib
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import actors.engine as engine_module
 from actors.engine import Engine, EngineSettings, engine_environment
 from actors.policy import Completion, Sampling
 from actors.weights import StagedWeights
@@ -91,6 +94,12 @@ async def test_a_running_engine_has_no_names_that_a_kill_would_leave_behind(engi
     assert not any(folder.exists() for folder in folders)
     assert "VLLM_RPC_BASE_PATH" not in os.environ, "a process that starts later would look for the folder"
     assert len((await engine.complete([5, 9, 12], SAMPLING, seed=1)).token_ids) > 0
+
+
+async def test_no_frame_of_its_start_holds_an_engine(engine: Engine) -> None:
+    """Such a frame may be kept for ever, and vLLM's object with it, beyond the engine's close."""
+    frames = [holder for holder in gc.get_referrers(engine) if isinstance(holder, FrameType)]
+    assert not [frame for frame in frames if frame.f_code.co_filename == engine_module.__file__]
 
 
 async def test_a_seed_fixes_the_draw(engine: Engine) -> None:

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from cacherl.errors import ReplayError
 from cacherl.metrics import lookup
-from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation, Windowed
+from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Condition, Finding, Observation, Window, Windowed
+
+Metrics = Mapping[str, float]
 
 
-def too_high(observation: Observation) -> Sequence[Finding]:
+def too_high(window: Window[Metrics]) -> Sequence[Finding]:
     """A finding for each of 'a' and 'b' above 1."""
-    return [
-        Finding(text=f"{name} is {observation.metrics[name]:g}.", subject=name)
-        for name in ("a", "b")
-        if observation.metrics.get(name, 0.0) > 1
-    ]
+    (metrics,) = window.last
+    return [Finding(text=f"{name} is {metrics[name]:g}.", subject=name) for name in ("a", "b") if metrics.get(name, 0.0) > 1]
 
 
-def board(condition: object = too_high, **changes: object) -> AlarmBoard:
-    return AlarmBoard([Alarm(name="high", condition=condition, remedy="Lower it.", **changes)])  # type: ignore[arg-type]
+def of_each(judge: Callable[[Window[Metrics]], Sequence[Finding]]) -> Condition:
+    """Judges every update by itself."""
+    return Windowed(length=1, measure=lambda metrics: metrics, judge=judge)
+
+
+def of_a(length: int, judge: Callable[[Window[float]], Sequence[Finding]]) -> Windowed[float]:
+    return Windowed(length=length, measure=lambda metrics: metrics.get("a"), judge=judge)
+
+
+def board(condition: Condition | None = None, **changes: Any) -> AlarmBoard:
+    condition = condition or of_each(too_high)
+    return AlarmBoard([Alarm(name="high", condition=condition, remedy="Lower it.", **changes)])
+
+
+def resumed(before: AlarmBoard, after: AlarmBoard) -> AlarmBoard:
+    """`after` with the state of `before`, as a checkpoint's JSON holds it."""
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    return after
 
 
 def at(update: int, **metrics: float) -> Observation:
@@ -53,7 +69,7 @@ def test_a_wavering_value_is_one_alarm_and_a_later_one_is_another() -> None:
 
 
 def test_a_finding_without_a_subject_is_about_the_run() -> None:
-    verdict = board(lambda observation: [Finding(text="It is.")]).check(at(1))
+    verdict = board(of_each(lambda window: [Finding(text="It is.")])).check(at(1))
     assert verdict.metrics == {"alarm/high": 1.0}
     assert verdict.events[0].subject == ""
 
@@ -82,7 +98,7 @@ def test_an_alarm_is_raised_without_evidence_that_cannot_be_had(error: Exception
 
 
 def test_two_alarms_of_one_name_are_refused() -> None:
-    alarm = Alarm(name="high", condition=too_high, remedy="")
+    alarm = Alarm(name="high", condition=of_each(too_high), remedy="")
     with pytest.raises(ValueError, match=r"distinct names, got \['high', 'high'\]"):
         AlarmBoard([alarm, alarm])
 
@@ -90,44 +106,69 @@ def test_two_alarms_of_one_name_are_refused() -> None:
 def test_a_resumed_run_does_not_raise_again_what_is_raised() -> None:
     before = board()
     before.check(at(1, a=2.0))
-    after = board()
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    verdict = after.check(at(2, a=2.0))
+    verdict = resumed(before, board()).check(at(2, a=2.0))
     assert verdict.events == ()
     assert verdict.metrics == before.check(at(2, a=2.0)).metrics
 
 
-def test_what_is_raised_stays_so_until_a_resumed_run_s_window_is_full_again() -> None:
-    """The window is not kept: eight updates tell nothing, and the ninth that all is well, for the first of five times."""
+@pytest.mark.parametrize("split", [1, 3, 5, 9])
+def test_a_resumed_run_judges_as_one_that_went_on(split: int) -> None:
+    """By its window, and by what the whole run began with."""
 
-    def windowed() -> AlarmBoard:
-        def judge(values: Sequence[float]) -> Sequence[Finding]:
-            return [Finding(text="too high.")] if min(values) > 1 else []
+    def grown() -> AlarmBoard:
+        def judge(window: Window[float]) -> Sequence[Finding]:
+            return [Finding(text=f"{window.first} to {window.last}.")] if min(window.last) > 2 * max(window.first) else []
 
-        return board(Windowed(length=8, measure=lambda metrics: metrics.get("a"), judge=judge))
+        return board(of_a(3, judge))
 
-    before, after, well = windowed(), windowed(), windowed()
-    raised = [before.check(at(update, a=2.0)) for update in range(8)]
-    assert [len(verdict.events) for verdict in raised] == [0] * 7 + [1]
-    after.load_state_dict(before.state_dict())
-    again = [after.check(at(update, a=2.0)) for update in range(12)]
-    assert [len(verdict.events) for verdict in again] == [0] * 12
-    assert {verdict.metrics["alarm/high"] for verdict in again} == {1.0}
-    well.load_state_dict(before.state_dict())
-    cleared = [well.check(at(update, a=0.5)).metrics["alarm/high"] for update in range(13)]
+    values = [1.0, 2.0, 3.0, 7.0, 7.0, 8.0, 8.0, 0.0, 8.0, 8.0, 8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0]
+    observations = [at(update, a=value) for update, value in enumerate(values)]
+    through, before = grown(), grown()
+    expected = [through.check(observation) for observation in observations]
+    assert {verdict.events[0].update: verdict.events[0].text for verdict in expected if verdict.events} == {
+        5: "(1.0, 2.0, 3.0) to (7.0, 7.0, 8.0).",
+        19: "(1.0, 2.0, 3.0) to (9.0, 9.0, 9.0).",
+    }
+    verdicts = [before.check(observation) for observation in observations[:split]]
+    after = resumed(before, grown())
+    assert verdicts + [after.check(observation) for observation in observations[split:]] == expected
+
+
+def test_what_is_raised_stays_so_until_a_longer_window_is_full() -> None:
+    """Eight updates fill four of twelve: seven more tell nothing, and from the eighth on all is well, for five times."""
+
+    def low(length: int) -> AlarmBoard:
+        return board(of_a(length, lambda window: [Finding(text="too high.")] if min(window.last) > 1 else []))
+
+    before = low(4)
+    assert [len(before.check(at(update, a=2.0)).events) for update in range(4)] == [0, 0, 0, 1]
+    assert [resumed(before, low(2)).check(at(9, a=value)).metrics["alarm/high"] for value in (2.0, 0.5)] == [1.0, 1.0]
+    after = resumed(before, low(12))
+    cleared = [after.check(at(update, a=0.5)).metrics["alarm/high"] for update in range(13)]
     assert cleared == [1.0] * 11 + [0.0] * 2
 
 
-def test_a_window_holds_the_last_measurements_and_is_judged_once_it_is_full() -> None:
+def test_an_alarm_that_an_earlier_session_did_not_have_begins_at_the_beginning() -> None:
     seen: list[tuple[float, ...]] = []
 
-    def judge(values: Sequence[float]) -> Sequence[Finding]:
-        seen.append(tuple(values))
-        return [Finding(text=f"{values[-1]:g} is too much.")] if values[-1] > 3 else []
+    def judge(window: Window[float]) -> Sequence[Finding]:
+        seen.append(window.first)
+        return []
 
-    condition = Windowed(length=2, measure=lambda metrics: metrics.get("a"), judge=judge)
-    found = [
-        condition(at(update, **metrics)) for update, metrics in enumerate([{"a": 9.0}, {"b": 1.0}, {"a": 2.0}, {}, {"a": 4.0}])
-    ]
-    assert seen == [(9.0, 2.0), (2.0, 4.0)], "an update without the metric neither counts nor is judged"
+    resumed(AlarmBoard([]), board(of_a(1, judge))).check(at(1, a=3.0))
+    assert seen == [(3.0,)]
+
+
+def test_a_window_holds_the_last_measurements_and_is_judged_once_it_is_full() -> None:
+    seen: list[Window[float]] = []
+
+    def judge(window: Window[float]) -> Sequence[Finding]:
+        seen.append(window)
+        return [Finding(text=f"{window.last[-1]:g} is too much.")] if window.last[-1] > 3 else []
+
+    condition = of_a(2, judge)
+    measured: list[dict[str, float]] = [{"a": 9.0}, {"b": 1.0}, {"a": 2.0}, {}, {"a": 4.0}]
+    found = [condition(at(update, **metrics)) for update, metrics in enumerate(measured)]
+    assert [window.last for window in seen] == [(9.0, 2.0), (2.0, 4.0)], "without the metric neither counted nor judged"
+    assert {window.first for window in seen} == {(9.0, 2.0)}
     assert found == [None, (), [], (), [Finding(text="4 is too much.")]]

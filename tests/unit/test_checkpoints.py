@@ -228,7 +228,7 @@ def test_export_of_a_run_and_of_a_checkpoint(tmp_path: Path) -> None:
     ("command", "otherwise"),
     [
         (["export", "{run}", "{run}-out"], "export one of the run's checkpoints by its own folder"),
-        (["resume", "{run}"], "begin a new run from a checkpoint's policy"),
+        (["resume", "{run}"], "give others (KEY=VALUE), or begin a new run from a checkpoint's policy"),
         (["replay", "stats", "--run", "{run}"], "give the pool's rules with --config"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -248,6 +248,23 @@ def test_settings_of_another_version_are_refused_by_file_and_field(tmp_path: Pat
     assert "got 'many'" in fields[0]
     assert last.startswith(f"remove or change them in that file, or {otherwise}")
     assert export_policy(checkpoint, tmp_path / "by_folder").version == 10, "a checkpoint needs no settings"
+
+
+def test_an_override_mends_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RunDirectory(settings(tmp_path)).path / "config.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["eval"]["tasks"] = "many"
+    file.write_text(yaml.safe_dump(tree))
+    trained: list[RunConfig] = []
+    monkeypatch.setattr("deploy.cli._train", trained.append)
+    runner = CliRunner()
+    refused = str(runner.invoke(app, ["resume", str(tmp_path / "a")]).exception)
+    assert "  eval.tasks: Input should be a valid integer" in refused
+    assert "remove or change them in that file, or give others (KEY=VALUE), or begin a new run" in refused
+    runner.invoke(app, ["resume", str(tmp_path / "a"), "eval.tasks=12"], catch_exceptions=False)
+    (config,) = trained
+    assert (config.eval.tasks, config.run.if_exists, config.run_dir) == (12, "resume", tmp_path / "a")
+    assert RunDirectory(config).resumed
 
 
 def test_records_of_updates_that_will_be_made_again_go(tmp_path: Path) -> None:

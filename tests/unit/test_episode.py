@@ -279,7 +279,7 @@ async def test_faults_of_reset_verdict_and_reward_have_a_type(words: Chat) -> No
 
 
 async def test_a_scripted_policy_stops_where_it_may_not_go_on(words: Chat) -> None:
-    policy = ScriptedPolicy(lambda: "look a look", words.completion_ids, source="demonstration")
+    policy = ScriptedPolicy(lambda: "look a look", words.completion_ids, who="the oracle", source="demonstration")
     trajectory = await play(words, policy, FakeEnv(), sampling=Sampling(temperature=1.0, max_new_tokens=2))
     assert (trajectory.status.reason, trajectory.source, trajectory.turns[0].text) == ("tokens", "demonstration", "look ")
     assert (trajectory.num_sampled, trajectory.version_range) == (2, (0, 0))

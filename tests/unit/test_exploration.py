@@ -18,13 +18,13 @@ from actors.scoring import composer_of
 from actors.worker import make_rollout
 from cacherl.config import parse_config
 from cacherl.environment_settings import EnvSection
-from cacherl.errors import ConfigError, EngineError
+from cacherl.errors import ConfigError, EngineError, NoSolutionError
 from cacherl.exploration_settings import ExplorationSection
 from cacherl.trajectory import TrajectoryGroup
 from deploy.launch import run_training
 from deploy.priority import FreshPriority
 from deploy.tasks import TaskStream
-from envs.base import TaskSource
+from envs.base import Task, TaskSource
 from envs.registry import load_source
 from fakes import CountingScorer, FakePolicy
 
@@ -139,6 +139,23 @@ async def test_a_group_that_nobody_but_the_explorer_finished_is_given_up(source:
     policy = FakePolicy(chat.completion_ids, ["<answer>nobody</answer>"], failures=[EngineError("gone")] * own)
     played = await rollout(source, chat, policy=policy, rate=0.5, explorer="teacher").group(sent)
     assert (played.group, len(played.errors)) == (None, own)
+
+
+@pytest.mark.parametrize("problem", [KeyError("no solution"), NoSolutionError("nobody knows")])
+async def test_an_agent_s_error_is_not_the_engine_s(
+    source: TaskSource, chat: Chat, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def unsolved(task: Task) -> None:
+        raise problem
+
+    monkeypatch.setattr(source, "solution", unsolved)
+    sent = request(source)
+    played = await rollout(source, chat, rate=0.5, explorer="teacher").group(sent)
+    ours = isinstance(problem, NoSolutionError)
+    expected = {str(problem) if ours else f"TeacherAgent of {name} failed: {problem!r}" for name in played.explored}
+    assert set(played.errors) == expected
+    assert played.group is not None
+    assert {one.source for one in played.group.trajectories} == {"policy"}
 
 
 async def test_a_group_that_asks_for_an_explorer_that_is_not_there_is_refused(source: TaskSource, chat: Chat) -> None:

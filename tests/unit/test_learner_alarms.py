@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cacherl.alarm_settings import LearnerAlarmsSection
@@ -78,6 +80,21 @@ def test_mismatch_that_grows_while_nothing_is_learned() -> None:
     grown = resting | {"learner/mismatch_kl": 5e-5}
     assert raised([resting] * 3 + [grown]) == {"mismatch_at_rest": 3}
     assert raised([resting | {"learner/lr": 1e-4}] * 3 + [grown | {"learner/lr": 1e-4}]) == {}
+
+
+def test_a_resumed_run_compares_with_what_the_run_began_with() -> None:
+    """Entropy that collapsed, and mismatch that grew, before the checkpoint."""
+    resting = HEALTHY | {"learner/lr": 0.0, "learner/mismatch_kl": 1e-5}
+    low = resting | {"learner/entropy": 0.01, "learner/mismatch_kl": 3e-5}
+    before, after = (AlarmBoard(learner_alarms(LearnerAlarmsSection(window=WINDOW))) for _ in range(2))
+    for update, metrics in enumerate([resting] * WINDOW + [low] * (WINDOW - 1)):
+        assert not before.check(Observation(update=update, metrics=metrics)).events
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    events = after.check(Observation(update=7, metrics=low | {"learner/mismatch_kl": 5e-5})).events
+    assert [event.text for event in events] == [
+        "learner/entropy fell from 1 in the first 4 updates to 0.01.",
+        "learner/mismatch_kl grew from 1e-05 to 5e-05 at learning rate 0.",
+    ]
 
 
 def test_metrics_that_were_not_measured_raise_nothing() -> None:

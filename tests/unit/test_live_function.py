@@ -13,6 +13,7 @@ import pytest
 from cacherl.environment_settings import EnvSection, ToolCacheSection
 from cacherl.errors import ConfigError, EnvironmentFault
 from envs.base import PlannedCall, Task
+from envs.live.again import difference
 from envs.live.function import FunctionTool, FunctionToolkit, ToolError, tool
 from envs.live.source import LiveSource, LiveTask
 from envs.observation import NoResultError
@@ -228,10 +229,33 @@ def test_a_world_that_does_not_do_again_what_was_recorded_is_a_fault() -> None:
     asyncio.run(acted(source, [ADD]))
     original, Counter.add._function = Counter.add._function, lambda self, amount: {"value": 99}
     try:
-        with pytest.raises(EnvironmentFault, match="tool 'add' of toolkit 'counter' answered otherwise than recorded"):
+        with pytest.raises(EnvironmentFault, match=r"^tool 'add' of toolkit 'counter', .* answered otherwise in 'value': "):
             asyncio.run(acted(source, [ADD, LOOK]))
     finally:
         Counter.add._function = original
+
+
+@pytest.mark.parametrize(
+    ("before", "again", "place"),
+    [
+        ({"id": 1, "at": "10:00"}, {"id": 1, "at": "10:01"}, None),
+        ({"id": 1, "at": "10:00"}, {"id": 1}, None),
+        ({"all": [{"at": 1}, {"id": 2}]}, {"all": [{"at": 2}, {"id": 2}]}, None),
+        ({"all": [{"at": 1}, {"id": 2}]}, {"all": [{"at": 1}, {"id": 3}]}, "all.1.id"),
+        ({"all": [1]}, {"all": [1, 2]}, "all.1"),
+        ({"id": 1}, {"id": 1, "name": "x"}, "name"),
+        ({"id": 1}, {"id": [1]}, "id"),
+        ({"id": None}, {}, "id"),
+    ],
+)
+def test_answers_are_the_same_but_for_the_fields_that_vary(before: Any, again: Any, place: str | None) -> None:
+    assert difference(ToolResult(content=before), ToolResult(content=again), varying=["at"]) == place
+
+
+def test_an_answer_and_an_error_differ_and_two_errors_do_not() -> None:
+    answer, failed = ToolResult(content={}), ToolResult(error="failed at 10:00")
+    assert difference(answer, failed, varying=[]) == difference(failed, answer, varying=[]) == "error"
+    assert difference(failed, ToolResult(error="failed at 10:01"), varying=[]) is None
 
 
 def test_a_snapshot_of_a_live_episode_resumes() -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from cacherl.config import RunConfig
 from cacherl.metrics import JsonlSink
-from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation
+from deploy.alarms import Alarm, AlarmBoard, AlarmEvent, Finding, Observation, Windowed
 from deploy.charts import SECTIONS, describe, draw_sections
 from deploy.report import Change, level_changes, overall_change, write_report
 from deploy.run_record import RunRecord, Series, read_run
+from support import PROJECT
 
 SUMMARY = {
     "status": "succeeded",
@@ -66,12 +67,52 @@ def test_report_shows_headline_levels_settings_and_help(run_dir: Path) -> None:
 
 def test_report_shows_alarms_escaped_with_a_link_to_their_evidence(run_dir: Path) -> None:
     event = AlarmEvent(name="high", subject="a", update=7, text="a <is> 2.", remedy="Lower it.", evidence="alarms/a.jsonl")
-    board = AlarmBoard([Alarm(name="high", condition=lambda _: [Finding(text=event.text, subject="a")], remedy=event.remedy)])
+    finding = Finding(text=event.text, subject="a")
+    condition = Windowed(length=1, measure=lambda metrics: metrics, judge=lambda _: [finding])
+    board = AlarmBoard([Alarm(name="high", condition=condition, remedy=event.remedy)])
     assert board.check(Observation(update=7, metrics={})).events == (replace(event, evidence=""),)
     (run_dir / "alarms.jsonl").write_text(json.dumps(asdict(event)) + "\n")
     page = _page(write_report(run_dir))
     assert "<b>high</b> at update 7: a &lt;is&gt; 2. Lower it." in page
     assert '<a href="alarms/a.jsonl">alarms/a.jsonl</a>' in page
+
+
+def test_points_are_the_finite_values_of_a_metric_by_step(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    assert run.points("eval/success") == {0: 0.375, 2: 0.925}
+    assert run.points("learner/grad_norm") == run.points("learner/ess") == {}
+
+
+def test_the_tables_of_the_benchmarks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
+    import learning
+    import smollm2
+
+    sink = JsonlSink(run_dir / "metrics.jsonl")
+    sink.write(1, {"rollout/tool_calls": 40.0, "rollout/turns": 3.0})
+    sink.write(2, {"rollout/tool_calls": 80.0, "rollout/turns": 4.0})
+    sink.close()
+    event = AlarmEvent(name="high", subject="a", update=2, text="", remedy="")
+    (run_dir / "alarms.jsonl").write_text(json.dumps(asdict(event)) + "\n")
+    cells = [
+        "0.375",
+        "0.650",
+        "only 80 made",
+        "0.925",
+        "0.925",
+        "1.00 / 0.85",
+        "3.5",
+        "high a",
+        "2",
+        "13,056",
+        "80",
+        "280 s",
+        "401 s",
+    ]
+    assert list(learning.figures(run_dir, [40, 100])) == cells
+    rows = smollm2.table(run_dir).splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in rows] == [["| 0", "0.375"], ["| 2", "0.925"]]
+    assert [row.split(" | ")[5] for row in rows] == ["-", "80"]
 
 
 def test_report_needs_no_network(run_dir: Path) -> None:

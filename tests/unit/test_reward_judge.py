@@ -23,6 +23,7 @@ from reward_data import episode, good, run_config, says
 from rewards.composer import Composer
 from rewards.judge import transcript_of
 from rewards.judge_endpoint import read_reply
+from rewards.judge_local import LocalModel
 from rewards.judgement import JudgementError
 
 
@@ -348,10 +349,14 @@ def test_a_model_without_a_scoring_head_is_refused_since_it_would_be_a_random_on
     assert scored.rewards == {"final": 1.0, "judge_missing": 0.2}
 
 
-def test_a_local_model_that_cannot_be_loaded_is_a_failure_like_any_other(tmp_path, server):
+def test_a_local_model_that_cannot_be_loaded_is_a_failure_like_any_other_and_tried_once(tmp_path, server, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
-    (scored,) = composer(server, backend="local", url=None, model=str(tmp_path)).score([answer("a")])
-    assert scored.rewards == {"final": 1.0, "judge_missing": 0.2}
+    loads = []
+    load = LocalModel._load
+    monkeypatch.setattr(LocalModel, "_load", lambda model: loads.append(model) or load(model))
+    for member in composer(server, backend="local", url=None, model=str(tmp_path)).score([answer("a"), answer("b")]):
+        assert member.rewards == {"final": 1.0, "judge_missing": 0.2}
+    assert len(loads) == 1
 
 
 def test_the_judge_speaks_of_the_answer_so_its_score_is_weighed_by_tier_like_the_outcome(server):

@@ -10,7 +10,7 @@ import pytest
 
 from cacherl.config import RunConfig, load_config
 from cacherl.errors import ConfigError
-from deploy.run_dir import RunDirectory
+from deploy.run_dir import RunDirectory, note_reward
 
 
 def config(tmp_path: Path, *overrides: str) -> RunConfig:
@@ -86,6 +86,6 @@ def test_a_relative_folder_stays_the_same_when_the_process_moves(tmp_path: Path,
 def test_the_reward_that_the_pool_has_is_remembered_and_may_be_edited(tmp_path: Path) -> None:
     first = RunDirectory(config(tmp_path, "reward.tool_use=0.05"))
     assert first.scored_with is None
-    first.scored_with = "abc"
+    note_reward(first.path, "abc")
     again = RunDirectory(config(tmp_path, "reward.tool_use=0.02", "run.if_exists=resume"))
     assert again.scored_with == "abc"
