@@ -5,6 +5,7 @@
 A comparison is a file of benchmarks/comparisons/: a config, overrides for all arms, and further ones for each arm. Prints a
 Markdown table: held-out greedy success after the warm start and at the end, per level at the end, and the cost; with
 `at_tool_calls` also the success when that many tool calls had been made, by which arms with unequal updates are compared.
+An arm may go on from another one's run: from its model, with the successes of its pool to imitate first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from deploy.run_record import SUMMARY_FILE, read_run
 
@@ -39,6 +40,7 @@ class Comparison(BaseModel):
         overrides: of every run, before those of its arm.
         at_tool_calls: numbers of tool calls at which the arms are compared besides at their ends.
         arms: name -> overrides.
+        after: arm -> an arm before it; what begins is that one's final model, and its pool is `warm_start.path`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,6 +49,15 @@ class Comparison(BaseModel):
     overrides: tuple[str, ...] = ()
     at_tool_calls: tuple[int, ...] = ()
     arms: dict[str, tuple[str, ...]] = Field(min_length=1)
+    after: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Comparison:
+        order = list(self.arms)
+        for arm, before in self.after.items():
+            if not {arm, before} <= set(order) or order.index(before) > order.index(arm):
+                raise ValueError(f"after: {arm!r} goes on from {before!r}; arms must have both, {before!r} first: {order}")
+        return self
 
 
 def main() -> None:
@@ -67,14 +78,15 @@ def main() -> None:
     head = ["arm", "seed", "start", *reached, "best", "end", "end by level", *COSTS]
     write(line(head) + "\n|" + "---|" * len(head))
     with ThreadPoolExecutor(arguments.at_once) as executor:
-        rows: list[Future[str]] = [
-            executor.submit(one, arguments.comparison, comparison, arm, seed, None if arguments.no_training else arguments.set)
-            for arm in arguments.arms or comparison.arms
-            for seed in arguments.seeds
-        ]
-        for row in rows:
+        rows: dict[tuple[str, int], Future[str]] = {}
+        more = None if arguments.no_training else arguments.set
+        for arm in arguments.arms or comparison.arms:
+            for seed in arguments.seeds:
+                before = rows.get((comparison.after.get(arm, ""), seed))
+                rows[arm, seed] = executor.submit(one, arguments.comparison, comparison, arm, seed, more, before)
+        for row in rows.values():
             write(row.result())
-    if any(FAILED in row.result() for row in rows):
+    if any(FAILED in row.result() for row in rows.values()):
         raise SystemExit(1)
 
 
@@ -83,19 +95,46 @@ def load(name: str) -> Comparison:
     return Comparison.model_validate(OmegaConf.to_container(OmegaConf.load(COMPARISONS / f"{name}.yaml")))
 
 
-def one(name: str, comparison: Comparison, arm: str, seed: int, more: list[str] | None) -> str:
-    """Train one arm with one seed, unless `more` overrides are None; returns its line of the table."""
-    run = "-".join([name, *re.findall(r"[a-z0-9.]+", arm.lower()), str(seed)])
+def one(
+    name: str, comparison: Comparison, arm: str, seed: int, more: list[str] | None, before: Future[str] | None = None
+) -> str:
+    """Train one arm with one seed, unless `more` overrides are None; returns its line of the table.
+
+    Args:
+        before: what must have ended first.
+    """
+    run = folder(name, arm, seed)
+    if before:
+        before.result()
     if more is not None:
-        chosen = [f"run.name={run}", f"run.seed={seed}", "run.if_exists=replace"]
-        overrides = [*chosen, *comparison.overrides, *comparison.arms[arm], *more]
-        command = [sys.executable, "-m", "deploy", "train", "--config", comparison.config, *overrides]
-        done = subprocess.run(command, cwd=PROJECT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode:
-            return line([arm, seed, f"{FAILED} {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"])
-    if not (PROJECT / "runs" / run / SUMMARY_FILE).exists():
+        chosen = [f"run.name={run.name}", f"run.seed={seed}", "run.if_exists=replace"]
+        try:
+            begin = follow(folder(name, comparison.after[arm], seed)) if arm in comparison.after else []
+            overrides = [*chosen, *comparison.overrides, *begin, *comparison.arms[arm], *more]
+            cacherl("train", "--config", comparison.config, *overrides)
+        except subprocess.CalledProcessError as error:
+            return line([arm, seed, f"{FAILED} {error.returncode}: {error.stdout.strip().splitlines()[-1:]}"])
+    if not (run / SUMMARY_FILE).exists():
         return line([arm, seed, "not run"])
-    return line([arm, seed, *figures(PROJECT / "runs" / run, comparison.at_tool_calls)])
+    return line([arm, seed, *figures(run, comparison.at_tool_calls)])
+
+
+def folder(name: str, arm: str, seed: int) -> Path:
+    """Of the run of one arm with one seed."""
+    return PROJECT / "runs" / "-".join([name, *re.findall(r"[a-z0-9.]+", arm.lower()), str(seed)])
+
+
+def follow(run_dir: Path) -> list[str]:
+    """Overrides by which a run goes on from a finished one: its model, and an export of its pool to imitate."""
+    pool = run_dir / "pool.crlp"
+    cacherl("replay", "export", "--run", str(run_dir), str(pool))
+    return [f"model.path={run_dir / 'final_model'}", "warm_start.source=replay", f"warm_start.path={pool}"]
+
+
+def cacherl(*arguments: str) -> None:
+    """Run the command; what it says is in the error if it fails."""
+    command = [sys.executable, "-m", "deploy", *arguments]
+    subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def figures(run_dir: Path, at_tool_calls: Sequence[int]) -> Iterator[str]:
