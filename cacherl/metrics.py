@@ -181,7 +181,7 @@ declare(
     rollout/code_ended         | calls/episode | calls whose code the sandbox ended: too long, too large, crashed
     rollout/episodes           | episodes      | finished so far
     rollout/tool_calls         | calls         | tool calls made so far
-    rollout/tokens_per_s       | tokens/s      | sampled tokens a second, all actors
+    rollout/tokens_per_s       | tokens/s      | sampled tokens a second since the last update, all actors
     exploration/share          | fraction      | training episodes that the explorer played instead of the policy
     exploration/success        | fraction      | their raw outcome
     curriculum/level           | level         | level that most training tasks are drawn from

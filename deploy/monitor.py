@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ class Monitor:
     _since_update: list[GroupReport] = field(default_factory=list)
     _recent: deque[GroupReport] = field(default_factory=lambda: deque(maxlen=_SUCCESS_WINDOW))
     _tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    _drained_at: float | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -64,6 +65,8 @@ class Monitor:
     def enter(self, phase: str, waiting_for: str = "") -> None:
         """Begin a phase of the run; the time until the next one is booked on it."""
         self._book()
+        if phase == "training" and self._drained_at is None:
+            self._drained_at = time.monotonic()
         self.show(phase=phase, waiting_for=waiting_for)
 
     def _book(self) -> None:
@@ -110,7 +113,7 @@ class Monitor:
         self._tool_calls += sum(episode.tool_calls for episode in report.episodes)
         self._since_update.append(report)
         self._recent.append(report)
-        self._tokens.append((time.monotonic(), sum(episode.sampled_tokens for episode in report.episodes)))
+        self._tokens.append((time.monotonic(), _sampled_tokens(report)))
         metrics = rollout_metrics(list(self._recent))
         self.show(
             episodes=self.episodes,
@@ -133,9 +136,16 @@ class Monitor:
         return metrics | {
             "rollout/episodes": float(self.episodes),
             "rollout/tool_calls": float(self._tool_calls),
-            "rollout/tokens_per_s": self.tokens_per_s(),
+            "rollout/tokens_per_s": self._rate_since_drain(reports),
             "time/elapsed": self.elapsed_s,
         }
+
+    def _rate_since_drain(self, reports: Sequence[GroupReport]) -> float:
+        """Sampled tokens a second since the last drain, or since training began; an update may outlast `tokens_per_s`'s window."""
+        now = time.monotonic()
+        seconds = now - (self.started if self._drained_at is None else self._drained_at)
+        self._drained_at = now
+        return sum(_sampled_tokens(report) for report in reports) / max(1e-9, seconds)
 
     def on_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Take in an evaluation."""
@@ -153,6 +163,10 @@ class Monitor:
             pool_trajectories=int(metrics.get("replay/trajectories", 0)),
             pool_groups=int(metrics.get("replay/groups", 0)),
         )
+
+
+def _sampled_tokens(report: GroupReport) -> int:
+    return sum(episode.sampled_tokens for episode in report.episodes)
 
 
 def _family(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:

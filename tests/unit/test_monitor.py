@@ -98,6 +98,19 @@ def test_tokens_per_second_over_the_window(monitor: Monitor, clock: Clock) -> No
     assert monitor.tokens_per_s() == 0.0
 
 
+def test_an_update_that_outlasts_the_window_has_a_rate_too(monitor: Monitor, clock: Clock) -> None:
+    clock.now += 100
+    monitor.enter("training")
+    monitor.on_report(report(episode(sampled_tokens=300)))
+    clock.now += 60
+    assert monitor.drain()["rollout/tokens_per_s"] == pytest.approx(300 / 60)
+    clock.now += 30
+    monitor.on_report(report(episode(sampled_tokens=600)))
+    monitor.enter("evaluation")
+    monitor.enter("training")
+    assert monitor.drain()["rollout/tokens_per_s"] == pytest.approx(600 / 30)
+
+
 def test_too_many_failed_groups_in_a_row_end_the_run(monitor: Monitor) -> None:
     failed = report(errors=("first cause", "last cause"))
     monitor.on_report(failed)
