@@ -141,7 +141,7 @@ class Monitor:
         }
 
     def _rate_since_drain(self, reports: Sequence[GroupReport]) -> float:
-        """Sampled tokens a second since the last drain, or since training began; an update may outlast `tokens_per_s`'s window."""
+        """Sampled tokens a second since the last drain, or since training began: an update may outlast a window."""
         now = time.monotonic()
         seconds = now - (self.started if self._drained_at is None else self._drained_at)
         self._drained_at = now
