@@ -39,6 +39,7 @@ from deploy.report import write_report
 from deploy.rescore import fingerprint, rescore_run
 from deploy.reward_hacking import reward_hacking_alarm
 from deploy.run_dir import RunDirectory, RunIdentity, note_reward, sole_session
+from deploy.run_record import SUMMARY_FILE
 from deploy.run_view import RunView
 from deploy.shipping import secrets_to_ship
 from deploy.tasks import TaskStream, held_out_tasks
@@ -97,7 +98,7 @@ def run_training(config: RunConfig) -> tuple[Summary, Path]:
         log_to(directory.logs / "driver.log")
         with own_terminal(directory.logs / "driver.log") as console:
             summary = _watched(config, source, directory, checkpoint, console)
-        directory.write_json("summary.json", asdict(summary))
+        directory.write_json(SUMMARY_FILE, asdict(summary))
         return summary, write_report(directory.path)
 
 

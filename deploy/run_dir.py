@@ -18,7 +18,7 @@ from cacherl.errors import ConfigError
 from cacherl.metrics import drop_later_records
 from deploy.alarms import ALARMS_FILE
 from deploy.resume import refuse_changes
-from deploy.run_record import CONFIG_FILE, run_file
+from deploy.run_record import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, run_file
 
 _IDENTITY = "identity.json"
 _SCORED = "scored.json"
@@ -81,7 +81,7 @@ class RunDirectory:
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_text(CONFIG_FILE, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-            (self.path / "summary.json").unlink(missing_ok=True)  # it is that of an earlier session
+            (self.path / SUMMARY_FILE).unlink(missing_ok=True)  # it is that of an earlier session
         except OSError as error:
             raise ConfigError(f"run.dir: {self.path} cannot be written ({error})") from error
 
@@ -108,7 +108,7 @@ class RunDirectory:
     @property
     def metrics(self) -> Path:
         """The file of metrics."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS_FILE
 
     @property
     def tensorboard(self) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cacherl.config import RunConfig
+from deploy.run_record import METRICS_FILE, SUMMARY_FILE
 
 #: `cacherl` in a process that ends in order when its parent is gone.
 _TRAIN_WITH_PARENT = """
@@ -80,7 +81,7 @@ class TrainingRun:
             SearchStopping: before it was through.
         """
         seen = 0
-        metrics = _MetricsFile(self.run_dir / "metrics.jsonl", self.metric)
+        metrics = _MetricsFile(self.run_dir / METRICS_FILE, self.metric)
         with self._process() as process:
             while True:
                 ended = process.poll() is not None  # before the last read, so that nothing is missed
@@ -117,7 +118,7 @@ class TrainingRun:
 
     def _error(self, status: int) -> str:
         """What the run says of its failure, else the end of what it printed."""
-        summary = self.run_dir / "summary.json"
+        summary = self.run_dir / SUMMARY_FILE
         if summary.is_file() and (error := json.loads(summary.read_text("utf-8")).get("error")):
             return str(error)
         printed = self.output.read_text("utf-8", errors="replace").strip()
